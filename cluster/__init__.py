@@ -1,0 +1,1 @@
+"""Who is in the cluster: membership, discovery, links between nodes, interest forwarding."""

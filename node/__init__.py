@@ -1,0 +1,1 @@
+"""The process: listeners, sessions, router, request/reply, flow control, config and commands."""

@@ -1,0 +1,1 @@
+"""More than one copy: mirror choice, live mirroring, catch-up, replay and repair."""

@@ -1,0 +1,1 @@
+"""The append-only logs on disk: record scan, index, segment, log, store, retention, recovery."""

@@ -1,0 +1,121 @@
+"""Busnode, a clustered message bus: what was acknowledged is on two disks.
+
+Names are loaded when they are first used, so that `import busnode` costs next to nothing.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from busnode.client import (
+        Bus,
+        CursorStore,
+        FileCursorStore,
+        Gap,
+        MemoryCursorStore,
+        Message,
+        MessageBatch,
+        Position,
+        Publisher,
+        Receipt,
+        Receipts,
+        Reply,
+        Request,
+        Subscription,
+        connect,
+    )
+    from busnode.node.node import Node
+    from busnode.wire.errors import (
+        BadPattern,
+        BadTopic,
+        BatchTooLarge,
+        BusnodeError,
+        Disconnected,
+        Draining,
+        Forbidden,
+        LimitReached,
+        NoProvider,
+        NotMirrored,
+        ProtocolError,
+        Refused,
+        RequestFailed,
+        StorageError,
+        TimedOut,
+        Unavailable,
+    )
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "BadPattern",
+    "BadTopic",
+    "BatchTooLarge",
+    "Bus",
+    "BusnodeError",
+    "CursorStore",
+    "Disconnected",
+    "Draining",
+    "FileCursorStore",
+    "Forbidden",
+    "Gap",
+    "LimitReached",
+    "MemoryCursorStore",
+    "Message",
+    "MessageBatch",
+    "NoProvider",
+    "Node",
+    "NotMirrored",
+    "Position",
+    "ProtocolError",
+    "Publisher",
+    "Receipt",
+    "Receipts",
+    "Refused",
+    "Reply",
+    "Request",
+    "RequestFailed",
+    "StorageError",
+    "Subscription",
+    "TimedOut",
+    "Unavailable",
+    "__version__",
+    "connect",
+]
+
+_CLIENT = {
+    "Bus",
+    "CursorStore",
+    "FileCursorStore",
+    "Gap",
+    "MemoryCursorStore",
+    "Message",
+    "MessageBatch",
+    "Position",
+    "Publisher",
+    "Receipt",
+    "Receipts",
+    "Reply",
+    "Request",
+    "Subscription",
+    "connect",
+}
+_MODULES = {"blocking", "client", "pipeline", "testing"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return import_module(f"busnode.{name}")
+    if name not in __all__:
+        raise AttributeError(f"module 'busnode' has no attribute {name!r}")
+    if name in _CLIENT:
+        home = "busnode.client"
+    elif name == "Node":
+        home = "busnode.node.node"
+    else:
+        home = "busnode.wire.errors"
+    value = globals()[name] = getattr(import_module(home), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*__all__, *_MODULES})
