@@ -1,0 +1,453 @@
+"""Control messages: small msgpack arrays, each a frozen value with named fields.
+
+A message is declared once, as a dataclass whose field annotations are kinds from `fields`; from
+these come its encoding, its decoding and its table in docs/protocol.md. An array may be longer
+than the fields that we know: what a newer version added is ignored.
+"""
+
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Final, cast, get_type_hints
+
+import msgpack
+from xxhash import xxh3_64_intdigest
+
+from busnode.wire import limits
+from busnode.wire.errors import BadControl, BadHash, FrameTooLarge
+from busnode.wire.fields import (
+    Addresses,
+    Amount,
+    Broker,
+    Check,
+    Extents,
+    Headers,
+    Maybe,
+    Name,
+    Payload,
+    PositionMap,
+    Receipts,
+    Safe,
+    Seconds,
+    Start,
+    Text,
+    TopicText,
+    Yes,
+    checker,
+)
+from busnode.wire.frames import (
+    CONTROL_PREFIX,
+    CONTROL_PREFIX_BYTES,
+    FRAME_LIMITS,
+    FrameType,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """Base of all control messages."""
+
+    TYPE: ClassVar[FrameType]
+
+
+# Sessions of clients ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Hello(Control):
+    """client → node: who I am. The first frame, and the only one before WELCOME."""
+
+    TYPE = FrameType.HELLO
+    protocol: Amount
+    name: Name
+    producer_id: Amount
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome(Control):
+    """node → client: you are in, and these are the nodes to try when I am gone."""
+
+    TYPE = FrameType.WELCOME
+    client_no: Amount
+    broker_id: Broker
+    node: Name
+    cluster_id: Name
+    nodes: Addresses
+    heartbeat_s: Seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Error(Control):
+    """either → either: something was refused: a frame of type `refused`, and `about` is its number
+    (subscription, provider, request or producerSeq). Both are nil when it is about the session."""
+
+    TYPE = FrameType.ERROR
+    code: Name
+    text: Text
+    refused: Maybe[Amount]
+    about: Maybe[Amount]
+    retry_after_s: Maybe[Seconds]
+
+
+@dataclass(frozen=True, slots=True)
+class Goodbye(Control):
+    """either → either: I am leaving on purpose; a node names where else to go."""
+
+    TYPE = FrameType.GOODBYE
+    reason: Text
+    nodes: Addresses
+
+
+@dataclass(frozen=True, slots=True)
+class Ping(Control):
+    """either → either: are you there?"""
+
+    TYPE = FrameType.PING
+    token: Amount
+
+
+@dataclass(frozen=True, slots=True)
+class Pong(Control):
+    """either → either: yes, with the token of the PING."""
+
+    TYPE = FrameType.PONG
+    token: Amount
+
+
+@dataclass(frozen=True, slots=True)
+class Ack(Control):
+    """node → client: these batches are safe at this level ("mirrored" or "local").
+
+    A receipt is [first producerSeq, batches, first msgNo]: a run of the producer's batches, one
+    behind the other, whose messages got consecutive numbers in the log of `broker_id`.
+    """
+
+    TYPE = FrameType.ACK
+    broker_id: Broker
+    level: Name
+    receipts: Receipts
+
+
+# Subscriptions ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Subscribe(Control):
+    """client → node: send me what matches. `start` is "latest", "earliest", a utc in µs, or nil
+    when `position` says it all."""
+
+    TYPE = FrameType.SUBSCRIBE
+    subscription: Amount
+    pattern: TopicText
+    start: Maybe[Start]
+    position: PositionMap
+    durable: Maybe[Name]
+    queue: Maybe[Name]
+    credit_bytes: Amount
+
+
+@dataclass(frozen=True, slots=True)
+class Subscribed(Control):
+    """node → client: the subscription stands, with its complete position as of now."""
+
+    TYPE = FrameType.SUBSCRIBED
+    subscription: Amount
+    position: PositionMap
+
+
+@dataclass(frozen=True, slots=True)
+class Unsubscribe(Control):
+    """client → node: no more of this subscription."""
+
+    TYPE = FrameType.UNSUBSCRIBE
+    subscription: Amount
+
+
+@dataclass(frozen=True, slots=True)
+class Credit(Control):
+    """client → node: I can take this many bytes more for this subscription."""
+
+    TYPE = FrameType.CREDIT
+    subscription: Amount
+    credit_bytes: Amount
+
+
+@dataclass(frozen=True, slots=True)
+class SavePosition(Control):
+    """client → node: these cursors of a durable subscription have moved; keep them."""
+
+    TYPE = FrameType.POSITION
+    subscription: Amount
+    position: PositionMap
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk(Control):
+    """node → client or peer: the next `length` bytes are batches for a subscription of a client.
+
+    With a `first_no` they are records of one log as they lie on disk, and `last` says that this is
+    all there is for now. With `first_no` 0 they are messages that are not persistent.
+    """
+
+    TYPE = FrameType.CHUNK
+    client_no: Amount
+    subscription: Amount
+    broker_id: Broker
+    topic: TopicText
+    first_no: Amount
+    last_no: Amount
+    length: Amount
+    last: Yes
+
+
+@dataclass(frozen=True, slots=True)
+class Gap(Control):
+    """node → client: nobody can serve this range any more, and why.
+
+    `last_no` is 0 when nobody knows how far it goes: the whole log is gone, and so is its cursor.
+    """
+
+    TYPE = FrameType.GAP
+    subscription: Amount
+    broker_id: Broker
+    topic: TopicText
+    first_no: Amount
+    last_no: Amount
+    reason: Text
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped(Control):
+    """node → client: you were too slow; this many messages that were not persistent are gone."""
+
+    TYPE = FrameType.DROPPED
+    subscription: Amount
+    count: Amount
+
+
+# Request and reply --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Provide(Control):
+    """client → node: I answer requests on this topic."""
+
+    TYPE = FrameType.PROVIDE
+    provider: Amount
+    topic: TopicText
+
+
+@dataclass(frozen=True, slots=True)
+class Unprovide(Control):
+    """client → node: I answer no more."""
+
+    TYPE = FrameType.UNPROVIDE
+    provider: Amount
+
+
+@dataclass(frozen=True, slots=True)
+class Ask(Control):
+    """node → provider: would you answer this? `request` is a number of the asking node."""
+
+    TYPE = FrameType.ASK
+    request: Amount
+    provider: Amount
+    topic: TopicText
+    headers: Headers
+
+
+@dataclass(frozen=True, slots=True)
+class Bid(Control):
+    """provider → node: yes or no."""
+
+    TYPE = FrameType.BID
+    request: Amount
+    yes: Yes
+
+
+@dataclass(frozen=True, slots=True)
+class Request(Control):
+    """requester → node → provider: the request itself. `many` asks every provider that says yes.
+
+    `request` is a number of whoever sends it; `provider` is 0 on the way to the node."""
+
+    TYPE = FrameType.REQUEST
+    request: Amount
+    provider: Amount
+    topic: TopicText
+    headers: Headers
+    payload: Payload
+    many: Yes
+    timeout_s: Seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Reply(Control):
+    """provider → node → requester: an answer, or with a `code` an error. `last` marks the end; the
+    end of many replies that has no reply of its own has the code END."""
+
+    TYPE = FrameType.REPLY
+    request: Amount
+    code: Maybe[Name]
+    headers: Headers
+    payload: Payload
+    last: Yes
+
+
+# Links between nodes ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class PeerHello(Control):
+    """node → node: who I am, and where my clients and peers reach me."""
+
+    TYPE = FrameType.PEER_HELLO
+    protocol: Amount
+    cluster_id: Name
+    broker_id: Broker
+    node: Name
+    clients_at: Addresses
+    peers_at: Addresses
+
+
+@dataclass(frozen=True, slots=True)
+class PeerWelcome(Control):
+    """node → node: the answer, with the same things of the other side."""
+
+    TYPE = FrameType.PEER_WELCOME
+    broker_id: Broker
+    node: Name
+    clients_at: Addresses
+    peers_at: Addresses
+    heartbeat_s: Seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Interest(Control):
+    """node → node: I have so many members for this pattern, 0 when the last is gone."""
+
+    TYPE = FrameType.INTEREST
+    pattern: TopicText
+    queue: Maybe[Name]
+    members: Amount
+
+
+@dataclass(frozen=True, slots=True)
+class ExtentsHeld(Control):
+    """node → node: logs of which I hold a copy, and how far each reaches."""
+
+    TYPE = FrameType.EXTENTS
+    extents: Extents
+
+
+@dataclass(frozen=True, slots=True)
+class Replay(Control):
+    """home → holder: send this client all of this log that comes after a number."""
+
+    TYPE = FrameType.REPLAY
+    client_no: Amount
+    subscription: Amount
+    broker_id: Broker
+    topic: TopicText
+    after_no: Amount
+
+
+@dataclass(frozen=True, slots=True)
+class Mirror(Control):
+    """origin → mirror: hold a copy of my logs from now on."""
+
+    TYPE = FrameType.MIRROR
+    broker_id: Broker
+
+
+@dataclass(frozen=True, slots=True)
+class Mirrored(Control):
+    """mirror → origin: what is fsynced here, as [topic, msgNo] for each log that moved."""
+
+    TYPE = FrameType.MIRRORED
+    broker_id: Broker
+    safe: Safe
+
+
+CONTROLS: Final[dict[int, type[Control]]] = {
+    message.TYPE: message
+    for message in (
+        Hello, Welcome, Error, Goodbye, Ping, Pong, Ack,
+        Subscribe, Subscribed, Unsubscribe, Credit, Chunk, Gap, Dropped, SavePosition,
+        Provide, Unprovide, Ask, Bid, Request, Reply,
+        PeerHello, PeerWelcome, Interest, ExtentsHeld, Replay, Mirror, Mirrored,
+    )
+}  # fmt: skip
+
+
+def _checkers(message: type[Control]) -> list[tuple[str, Check]]:
+    hints = get_type_hints(message, include_extras=True)  # once for all its fields: it is slow
+    return [(field.name, checker(hints[field.name])) for field in fields(message)]
+
+
+_CHECKERS: Final = {kind: _checkers(message) for kind, message in CONTROLS.items()}
+
+
+def encode_control(message: Control) -> bytes:
+    """A control frame. Raises FrameTooLarge or BadControl for a message nobody would accept."""
+    values = [check(getattr(message, name), name) for name, check in _CHECKERS[message.TYPE]]
+    array = msgpack.packb(values)
+    assert isinstance(array, bytes)
+    length = CONTROL_PREFIX_BYTES + len(array)
+    limit = FRAME_LIMITS[message.TYPE]
+    if length > limit:
+        raise FrameTooLarge(f"{message.TYPE.name} frame of {length} bytes; the limit is {limit}")
+    prefix = length | message.TYPE << 32 | limits.PROTOCOL_VERSION << 40
+    return CONTROL_PREFIX.pack(prefix, xxh3_64_intdigest(array, prefix)) + array
+
+
+def encode_trusted(message: type[Control], *values: object) -> bytes:
+    """Like `encode_control` for values that come from messages which were already checked: for the
+    frames of the hot path, at a quarter of the cost."""
+    array = msgpack.packb(values)
+    assert isinstance(array, bytes)
+    prefix = (
+        (CONTROL_PREFIX_BYTES + len(array)) | message.TYPE << 32 | limits.PROTOCOL_VERSION << 40
+    )
+    return CONTROL_PREFIX.pack(prefix, xxh3_64_intdigest(array, prefix)) + array
+
+
+class ArrayCount:
+    """Counts the arrays of a message: an empty one takes one byte on the wire and 64 in memory."""
+
+    __slots__ = ("left",)
+
+    def __init__(self) -> None:
+        self.left = limits.CONTROL_ELEMENTS_MAX + 2
+
+    def __call__(self, array: list[Any]) -> list[Any]:
+        self.left -= 1
+        if self.left < 0:
+            raise ValueError("more arrays than any message has")
+        return array
+
+
+def decode_control(view: memoryview) -> Control:
+    """The message in one whole control frame whose prefix was checked. BadHash or BadControl."""
+    prefix, digest = CONTROL_PREFIX.unpack_from(view)
+    array = view[CONTROL_PREFIX_BYTES:]
+    kind = prefix >> 32 & 0xFF
+    if xxh3_64_intdigest(array, prefix) != digest:
+        raise BadHash(f"{FrameType(kind).name} frame whose hash does not fit its bytes")
+    message = CONTROLS[kind]
+    try:
+        values: Any = msgpack.unpackb(
+            array,
+            max_array_len=limits.CONTROL_ELEMENTS_MAX,
+            max_map_len=limits.SUBSCRIBE_BYTES_MAX,
+            max_ext_len=0,
+            list_hook=ArrayCount(),
+        )
+    except Exception as error:
+        # Its str, not its repr: that of ExtraData repeats all that was read, however deep it is.
+        raise BadControl(
+            f"{message.TYPE.name} cannot be read: {type(error).__name__} {error!s:.200}"
+        ) from error
+    checkers = _CHECKERS[kind]
+    if not isinstance(values, list) or len(cast("list[Any]", values)) < len(checkers):
+        raise BadControl(f"{message.TYPE.name} is not an array of {len(checkers)} fields")
+    fields_ = cast("list[Any]", values)
+    return message(*(check(fields_[i], name) for i, (name, check) in enumerate(checkers)))
