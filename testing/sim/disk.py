@@ -1,0 +1,246 @@
+"""A simulated disk of one machine: it keeps what fsync promises, and nothing more."""
+
+import errno
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import trio
+
+from busnode.testing.sim.clock import SimClock
+from busnode.testing.sim.directory import Directory, File, Inode, Journal
+from busnode.testing.sim.entropy import SimEntropy
+from busnode.testing.sim.faults import DiskFault, DiskFaults, FaultPlan, Trap, anywhere
+from busnode.testing.sim.handles import Boot, SimAppendFile, SimLock, SimReadFile
+from busnode.testing.sim.tree import Tree, failure, parts
+from busnode.world.clock import Clock
+from busnode.world.files import AppendFile, Lock, ReadFile
+
+
+class SimDisk:
+    """The seam `Files`, in memory, with faults.
+
+    What survives `power_loss` is told in `contents` (bytes) and `directory` (names). `kill` is
+    the death of the process alone: all that was written stays, synced or not, and what was dirty
+    is still dirty. After either one every handle and lock is gone: a handle raises EBADF.
+
+    Everything that happens by chance comes from the seed. Only `sync_all` needs an event loop.
+    """
+
+    def __init__(
+        self,
+        seed: int | str = 0,
+        odds: DiskFaults | None = None,
+        *,
+        clock: Clock | None = None,
+        capacity_bytes: int | None = None,
+    ) -> None:
+        self._plan = FaultPlan(SimEntropy(seed).fork("disk"), odds or DiskFaults())
+        self._clock = clock or SimClock()
+        self._tree = Tree(Directory(self._clock.utc_us()))
+        self._journal = Journal()
+        self._boot = Boot()
+        self.capacity_bytes = capacity_bytes
+        """All files together; None is without end. An append beyond it is short: ENOSPC."""
+
+    # What a test does to it
+
+    @property
+    def faults(self) -> Counter[DiskFault]:
+        """How often each kind of fault has struck."""
+        return self._plan.counts
+
+    @property
+    def odds(self) -> DiskFaults:
+        return self._plan.odds
+
+    @odds.setter
+    def odds(self, odds: DiskFaults) -> None:
+        self._plan.odds = odds
+
+    def arm(
+        self,
+        fault: DiskFault,
+        where: Callable[[str], bool] = anywhere,
+        *,
+        count: int = 1,
+        skip: int = 0,
+    ) -> None:
+        """Let the fault strike the next `count` operations on such a path, after `skip` of them.
+
+        For a rename the path is the new one.
+        """
+        self._plan.arm(Trap(fault, where, skip, count))
+
+    def flip_bit(self, path: str, offset: int, bit: int) -> None:
+        """Damage one durable byte at rest; ValueError when it is not durable."""
+        self._tree.file(path).contents.flip_bit(offset, bit)
+        self.faults[DiskFault.BIT_FLIP] += 1
+
+    def kill(self) -> None:
+        """The process dies; the machine stays up."""
+        self.faults[DiskFault.KILL] += 1
+        self._restart()
+
+    def power_loss(self) -> None:
+        """The machine stops, and comes back with what its disk then holds."""
+        self.faults[DiskFault.POWER_LOSS] += 1
+        self._restart()
+        self._journal.power_loss(self._plan)
+        for inode in self._tree.inodes(durable=True):
+            match inode:
+                case Directory():
+                    inode.entries = dict(inode.durable)
+                case File():
+                    inode.contents.power_loss(self._plan)
+
+    # What a node does with it
+
+    def append_to(self, path: str) -> AppendFile:
+        directory, name = self._tree.place(path)
+        found = directory.entries.get(name)
+        if found is None:
+            found = File(self._clock.utc_us())
+            self._enter(path, directory, name, found)
+        if isinstance(found, Directory):
+            raise failure(errno.EISDIR, path)
+        return SimAppendFile(
+            path, found, self._boot, self._plan, clock=self._clock, room=self._room
+        )
+
+    def open(self, path: str) -> ReadFile:
+        return SimReadFile(path, self._tree.file(path), self._boot, self._plan)
+
+    def names(self, directory: str) -> list[str]:
+        return sorted(self._tree.directory(directory).entries)
+
+    def exists(self, path: str) -> bool:
+        try:
+            self._tree.find(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
+
+    def make_directory(self, path: str) -> None:
+        made = ""
+        for part in parts(path):
+            made += f"/{part}"
+            directory, name = self._tree.place(made)
+            found = directory.entries.get(name)
+            if found is None:
+                self._enter(made, directory, name, Directory(self._clock.utc_us()))
+            elif isinstance(found, File):
+                raise failure(errno.ENOTDIR if made != path else errno.EEXIST, made)
+
+    def rename(self, old: str, new: str) -> None:
+        inode = self._tree.find(old)
+        directory, name = self._tree.place(new)
+        replaced = directory.entries.get(name)
+        if replaced is inode:
+            return
+        match inode, replaced:
+            case File(), Directory():
+                raise failure(errno.EISDIR, new)
+            case Directory(), File():
+                raise failure(errno.ENOTDIR, new)
+            case Directory(), Directory() if replaced.entries:
+                raise failure(errno.ENOTEMPTY, new)
+            case Directory(), _ if f"{new}/".startswith(f"{old}/"):
+                raise failure(errno.EINVAL, new)
+            case _:
+                pass
+        self._strike_entry(new)
+        linked = self._journal.link(directory, name, inode)
+        self._journal.unlink(*self._tree.place(old), moved_by=linked)
+
+    def remove(self, path: str) -> None:
+        found = self._tree.find(path)
+        if isinstance(found, Directory) and found.entries:
+            raise failure(errno.ENOTEMPTY, path)
+        self._journal.unlink(*self._tree.place(path))
+
+    def truncate(self, path: str, size_bytes: int) -> None:
+        file = self._tree.file(path)
+        if size_bytes > len(file.contents.cached):
+            raise failure(errno.EINVAL, path)
+        file.contents.cut(size_bytes)
+        file.modified_us = self._clock.utc_us()
+        if self._plan.strikes(DiskFault.SYNC_EIO, path):
+            file.contents.fail_sync()
+            raise failure(errno.EIO, path)
+        file.contents.sync()
+
+    def modified_us(self, path: str) -> int:
+        return self._tree.find(path).modified_us
+
+    def sync_directory(self, directory: str) -> None:
+        self._sync_directory(directory, self._boot, self._journal.mark)
+
+    def lock(self, path: str) -> Lock | None:
+        self.append_to(path).close()
+        file = self._tree.file(path)
+        if any(held is file for held in self._boot.locked):
+            return None
+        return SimLock(file, self._boot)
+
+    async def sync_all(
+        self, files: Sequence[AppendFile], directories: Sequence[str] = ()
+    ) -> list[OSError | None]:
+        """As the real one it cannot be cancelled; a crash ends it at once, with EBADF.
+
+        What is appended or named while it waits stays dirty.
+        """
+        boot, mark = self._boot, self._journal.mark
+        ends = [file.size_bytes for file in files]
+        slow = [self._plan.strikes(DiskFault.SYNC_SLOW, file.path) for file in files]
+        with trio.CancelScope(shield=True) as scope:
+            await trio.lowlevel.checkpoint()
+            if any(slow):
+                delay_s = self._plan.entropy.between(0.0, self.odds.sync_slow_s_max)
+                scope.deadline = trio.current_time() + delay_s
+                await boot.crashed.wait()
+        syncs: list[Callable[[], None]] = []
+        for file, end in zip(files, ends, strict=True):
+            assert isinstance(file, SimAppendFile)
+            syncs.append(partial(file.sync_to, end))
+        syncs += [partial(self._sync_directory, each, boot, mark) for each in directories]
+        outcomes: list[OSError | None] = []
+        for sync in syncs:
+            try:
+                sync()
+            except OSError as error:
+                outcomes.append(error)
+            else:
+                outcomes.append(None)
+        return outcomes
+
+    # Inside
+
+    def _sync_directory(self, path: str, boot: Boot, mark: int) -> None:
+        """Sync what was there at the mark."""
+        if boot is not self._boot:
+            raise failure(errno.EBADF, path)
+        directory = self._tree.directory(path)
+        if self._plan.strikes(DiskFault.SYNC_EIO, path):
+            self._journal.fail_sync(directory, mark)
+            raise failure(errno.EIO, path)
+        self._journal.sync(directory, mark)
+
+    def _restart(self) -> None:
+        self._boot.crashed.set()
+        self._boot = Boot()
+
+    def _enter(self, path: str, directory: Directory, name: str, inode: Inode) -> None:
+        self._strike_entry(path)
+        self._journal.link(directory, name, inode)
+
+    def _strike_entry(self, path: str) -> None:
+        if self._plan.strikes(DiskFault.ENTRY_ENOSPC, path):
+            raise failure(errno.ENOSPC, path)
+        if self._plan.strikes(DiskFault.ENTRY_EIO, path):
+            raise failure(errno.EIO, path)
+
+    def _room(self) -> int | None:
+        if self.capacity_bytes is None:
+            return None
+        return max(0, self.capacity_bytes - self._tree.size_bytes())

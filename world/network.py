@@ -1,0 +1,71 @@
+"""The seam to the network: streams in the shape of the hot path.
+
+Nothing here waits except what begins with `wait_`, `accept`, `dial` and `listen`, so that a run of
+frames costs no checkpoint, task or channel.
+"""
+
+from typing import NamedTuple, Protocol
+
+from busnode.world.files import Bytes, ReadFile
+
+
+class Address(NamedTuple):
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+class Stream(Protocol):
+    """One connection. All methods raise `OSError` when it is broken."""
+
+    @property
+    def peer(self) -> Address: ...
+
+    def receive_into(self, view: memoryview) -> int | None:
+        """How many bytes came; 0 at the end of the stream, None when there is nothing yet.
+
+        `view` has room for one byte or more.
+        """
+        ...
+
+    def send(self, data: Bytes) -> int:
+        """How many bytes were taken; 0 when the other side does not read fast enough."""
+        ...
+
+    def send_range(self, file: ReadFile, offset: int, length: int) -> int:
+        """Like `send`, from a file and without copying where the system can.
+
+        ENODATA when the file ends at or before `offset`: waiting would not help.
+        """
+        ...
+
+    async def wait_readable(self) -> None: ...
+
+    async def wait_writable(self) -> None: ...
+
+    def close(self) -> None:
+        """What was sent still arrives. Who waits here gets an `OSError`, as all later calls do."""
+        ...
+
+
+class Listener(Protocol):
+    @property
+    def address(self) -> Address:
+        """Where it listens; the port is the real one also when 0 was asked for."""
+        ...
+
+    async def accept(self) -> Stream:
+        """The next connection. It fails only when the listener was closed, never for a shortage."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Network(Protocol):
+    async def dial(self, address: Address) -> Stream: ...
+
+    async def listen(self, address: Address) -> Listener:
+        """Raises `OSError` when the address is taken or not ours."""
+        ...

@@ -1,0 +1,178 @@
+"""The real network: non-blocking TCP sockets, with nothing between them and the hot path."""
+
+import errno
+import os
+import socket
+
+import trio
+
+from busnode.world.files import Bytes, ReadFile
+from busnode.world.network import Address, Listener, Stream
+
+BACKLOG = 1024
+"""A whole cluster's clients come back at once after an outage; the kernel lowers it to its own."""
+
+EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+"""What `accept` says when this machine has no room for one more connection: room comes back."""
+
+EXHAUSTED_PAUSE_S = 0.1
+"""The socket stays readable meanwhile, so without a pause the loop would spin."""
+
+GIVEN_UP = frozenset(
+    {
+        errno.ECONNABORTED,
+        errno.EPERM,
+        errno.EPROTO,
+        errno.ENETDOWN,
+        errno.ENOPROTOOPT,
+        errno.EHOSTDOWN,
+        errno.ENONET,
+        errno.EHOSTUNREACH,
+        errno.EOPNOTSUPP,
+        errno.ENETUNREACH,
+    }
+)
+"""What `accept` says about one connection that died before it was taken: see accept(2), Linux."""
+
+
+class RealStream:
+    """One TCP connection. It has one reader and one writer; the owner closes it."""
+
+    __slots__ = ("_fd", "_socket", "peer")
+
+    def __init__(self, connection: socket.socket, peer: Address) -> None:
+        connection.setblocking(False)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.peer = peer
+        self._socket = connection
+        self._fd = connection.fileno()
+
+    def receive_into(self, view: memoryview) -> int | None:
+        assert view, "no bytes would look like the end of the stream"
+        try:
+            return self._socket.recv_into(view)
+        except BlockingIOError:
+            return None
+
+    def send(self, data: Bytes) -> int:
+        try:
+            return self._socket.send(data)
+        except BlockingIOError:
+            return 0
+
+    def send_range(self, file: ReadFile, offset: int, length: int) -> int:
+        try:
+            sent = os.sendfile(self._fd, file.fileno(), offset, length)
+        except BlockingIOError:
+            return 0
+        if sent == 0 and length:
+            raise OSError(errno.ENODATA, "the file ends before the range", file.path)
+        return sent
+
+    async def wait_readable(self) -> None:
+        try:
+            await trio.lowlevel.wait_readable(self._fd)
+        except (trio.ClosedResourceError, ValueError) as error:  # ValueError: it was closed before
+            raise _closed() from error
+
+    async def wait_writable(self) -> None:
+        try:
+            await trio.lowlevel.wait_writable(self._fd)
+        except (trio.ClosedResourceError, ValueError) as error:
+            raise _closed() from error
+
+    def close(self) -> None:
+        """What was sent is still delivered; who waits here gets an `OSError`."""
+        if self._fd >= 0:
+            trio.lowlevel.notify_closing(self._fd)
+            self._fd = -1
+            self._socket.close()
+
+
+class RealListener:
+    def __init__(self, listening: socket.socket) -> None:
+        self.address = _address(listening.getsockname())
+        self._socket = listening
+
+    async def accept(self) -> Stream:
+        """Waits out a shortage of descriptors or memory; a listener dies only by `close`."""
+        while True:
+            # First a checkpoint: a flood of connections must not keep the loop from its other work.
+            await trio.lowlevel.checkpoint()
+            try:
+                connection, sockaddr = self._socket.accept()
+                return RealStream(connection, _address(sockaddr))
+            except BlockingIOError:
+                await self._wait_readable()
+            except OSError as error:
+                if error.errno in EXHAUSTED:
+                    await trio.sleep(EXHAUSTED_PAUSE_S)
+                elif error.errno not in GIVEN_UP:
+                    raise
+
+    async def _wait_readable(self) -> None:
+        try:
+            await trio.lowlevel.wait_readable(self._socket)
+        except trio.ClosedResourceError as error:
+            raise _closed() from error
+
+    def close(self) -> None:
+        if self._socket.fileno() >= 0:
+            trio.lowlevel.notify_closing(self._socket)
+            self._socket.close()
+
+
+class RealNetwork:
+    async def dial(self, address: Address) -> Stream:
+        """Tries all addresses that the host's name stands for; a slow one does not hold up another.
+
+        When none answers it raises the error of the one that failed first.
+        """
+        try:
+            stream = await trio.open_tcp_stream(address.host, address.port)
+        except OSError as error:
+            match error.__cause__:
+                case BaseExceptionGroup(exceptions=(OSError() as first, *_)):
+                    raise first from None
+                case _:
+                    raise
+        # trio has it called writable only below 16 KiB unsent; a sendfile wants the whole buffer.
+        stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, 0)
+        peer = _address(stream.socket.getpeername())
+        return RealStream(socket.socket(fileno=stream.socket.detach()), peer)
+
+    async def listen(self, address: Address) -> Listener:
+        """Where a name stands for several addresses, the first that can be bound is taken.
+
+        `::` serves IPv4 too.
+        """
+        found = await trio.socket.getaddrinfo(
+            address.host or None, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        first_error: OSError | None = None
+        for family, kind, protocol, _, sockaddr in found:
+            listening = socket.socket(family, kind, protocol)
+            try:
+                listening.setblocking(False)
+                listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                if family == socket.AF_INET6:
+                    listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+                listening.bind(sockaddr)
+                listening.listen(BACKLOG)
+                return RealListener(listening)
+            except OSError as error:
+                listening.close()
+                first_error = first_error or error
+        raise first_error or OSError(errno.EADDRNOTAVAIL, f"{address} stands for no address")
+
+
+def _address(sockaddr: tuple[str, int] | tuple[str, int, int, int]) -> Address:
+    """An address that can be dialled: with the scope of a link-local one, and IPv4 as IPv4."""
+    host, port = socket.getnameinfo(sockaddr, socket.NI_NUMERICHOST | socket.NI_NUMERICSERV)
+    if "." in host:
+        host = host.removeprefix("::ffff:")
+    return Address(host, int(port))
+
+
+def _closed() -> OSError:
+    return OSError(errno.EBADF, "it was closed on this side")

@@ -1,0 +1,21 @@
+"""The real world: what a node gets when it is started by a person."""
+
+from collections.abc import Sequence
+
+from busnode.world.network import Address
+from busnode.world.real_clock import RealClock
+from busnode.world.real_entropy import RealEntropy
+from busnode.world.real_files import RealFiles
+from busnode.world.real_network import RealNetwork
+from busnode.world.static_discovery import StaticDiscovery
+from busnode.world.world import World
+
+
+def real_world(seeds: Sequence[Address] = ()) -> World:
+    return World(
+        clock=RealClock(),
+        entropy=RealEntropy(),
+        files=RealFiles(),
+        network=RealNetwork(),
+        discovery=StaticDiscovery(seeds),
+    )
