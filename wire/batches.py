@@ -16,6 +16,7 @@ import msgpack
 from busnode.wire import limits
 from busnode.wire.errors import BadBatch, BatchTooLarge
 from busnode.wire.frames import HEADER_BYTES
+from busnode.wire.shapes import is_list, is_map
 from busnode.wire.topics import TOPIC_BYTES_MAX
 
 COLUMNS: Final = 4
@@ -142,7 +143,7 @@ def _plain(value: object) -> dict[str, str]:
 
 
 def _check_column(column: object, count: int) -> None:
-    if not isinstance(column, list) or len(cast("list[Any]", column)) != count:
+    if not is_list(column) or len(column) != count:
         raise BadBatch(f"column that is not a list of the {count} elements that the header counts")
 
 
@@ -167,13 +168,12 @@ def _check_headers(headers: Sequence[Any], error: type[BadBatch | BatchTooLarge]
     for each in headers:
         if each is None:
             continue
-        if not isinstance(each, Mapping):
+        if not is_map(each):
             raise BadBatch("headers that are not a map")
-        header = cast("Mapping[Any, Any]", each)
-        if len(header) > limits.HEADERS_MAX:
-            raise error(f"{len(header)} headers; the limit is {limits.HEADERS_MAX}")
+        if len(each) > limits.HEADERS_MAX:
+            raise error(f"{len(each)} headers; the limit is {limits.HEADERS_MAX}")
         size = 0
-        for name, value in header.items():
+        for name, value in each.items():
             if type(name) is not str or type(value) is not str:
                 raise BadBatch("header whose name or value is not text")
             size += len(name.encode()) + len(value.encode())

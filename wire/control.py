@@ -6,7 +6,7 @@ than the fields that we know: what a newer version added is ignored.
 """
 
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Final, cast, get_type_hints
+from typing import Any, ClassVar, Final, get_type_hints
 
 import msgpack
 from xxhash import xxh3_64_intdigest
@@ -39,6 +39,7 @@ from busnode.wire.frames import (
     FRAME_LIMITS,
     FrameType,
 )
+from busnode.wire.shapes import is_list
 
 
 @dataclass(frozen=True, slots=True)
@@ -434,7 +435,7 @@ def decode_control(view: memoryview) -> Control:
         raise BadHash(f"{FrameType(kind).name} frame whose hash does not fit its bytes")
     message = CONTROLS[kind]
     try:
-        values: Any = msgpack.unpackb(
+        values: object = msgpack.unpackb(
             array,
             max_array_len=limits.CONTROL_ELEMENTS_MAX,
             max_map_len=limits.SUBSCRIBE_BYTES_MAX,
@@ -447,7 +448,6 @@ def decode_control(view: memoryview) -> Control:
             f"{message.TYPE.name} cannot be read: {type(error).__name__} {error!s:.200}"
         ) from error
     checkers = _CHECKERS[kind]
-    if not isinstance(values, list) or len(cast("list[Any]", values)) < len(checkers):
+    if not is_list(values) or len(values) < len(checkers):
         raise BadControl(f"{message.TYPE.name} is not an array of {len(checkers)} fields")
-    fields_ = cast("list[Any]", values)
-    return message(*(check(fields_[i], name) for i, (name, check) in enumerate(checkers)))
+    return message(*(check(values[place], name) for place, (name, check) in enumerate(checkers)))

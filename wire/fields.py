@@ -5,12 +5,13 @@ BadControl. Nothing else of what msgpack can carry gets through.
 """
 
 import math
-from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Final, TypeVar, cast, get_args, get_origin
+from collections.abc import Callable
+from typing import Annotated, Any, Final, TypeVar, get_args, get_origin
 
 from busnode.wire import limits
 from busnode.wire.errors import BadControl
 from busnode.wire.ids import BROKER_ID_BYTES, BrokerId
+from busnode.wire.shapes import is_map
 from busnode.wire.topics import TOPIC_BYTES_MAX
 
 T = TypeVar("T")
@@ -107,12 +108,11 @@ def _row(*of: Check) -> Check:
 
 def _map(key: Check, of: Check, length_max: int) -> Check:
     def check(value: Any, name: str) -> dict[Any, Any]:
-        if not isinstance(value, Mapping):
+        if not is_map(value):
             raise _bad(name, "a map", value)
-        pairs = cast("Mapping[Any, Any]", value)
-        if len(pairs) > length_max:
-            raise BadControl(f"field {name}: map of {len(pairs)}; the limit is {length_max}")
-        return {key(k, name): of(v, name) for k, v in pairs.items()}
+        if len(value) > length_max:
+            raise BadControl(f"field {name}: map of {len(value)}; the limit is {length_max}")
+        return {key(k, name): of(v, name) for k, v in value.items()}
 
     return check
 

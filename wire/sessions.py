@@ -113,8 +113,8 @@ class Session:
     def __init__(self, table: Table, side: Side) -> None:
         self._table = table
         self._side = side
-        self.state = State.NEW
-        self._row = table[State.NEW]
+        self.state: State = State.NEW
+        self._row: Mapping[tuple[Side, F], State] = table[State.NEW]
 
     def received(self, kind: F) -> State:
         """The other side sent a frame of this kind: the new state, or UnexpectedFrame."""

@@ -49,7 +49,10 @@ class ReadFile(Protocol):
         ...
 
     def fileno(self) -> int:
-        """For `Stream.send_range` alone: what the kernel copies from."""
+        """For `Stream.send_range` alone: what the kernel copies from.
+
+        `io.UnsupportedOperation` where there is no such thing: the stream then reads it instead.
+        """
         ...
 
     def close(self) -> None: ...

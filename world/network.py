@@ -34,6 +34,10 @@ class Stream(Protocol):
         """How many bytes were taken; 0 when the other side does not read fast enough."""
         ...
 
+    def send_both(self, first: Bytes, second: Bytes) -> int:
+        """Like `send` for two buffers, one behind the other, without joining them."""
+        ...
+
     def send_range(self, file: ReadFile, offset: int, length: int) -> int:
         """Like `send`, from a file and without copying where the system can.
 

@@ -69,7 +69,10 @@ class AnyioNetwork:
 
         When none answers it raises the error of the one that failed first.
         """
-        found = await anyio.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+        try:
+            found = await anyio.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+        except UnicodeError as error:  # a name that no host can have
+            raise OSError(errno.EINVAL, f"{address.host[:100]!r} is no name of a host") from error
         if len(found) == 1:
             ((family, kind, protocol, _, sockaddr),) = found
             connection = await _connect(family, kind, protocol, sockaddr)

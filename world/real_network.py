@@ -3,6 +3,7 @@
 import errno
 import os
 import socket
+from io import UnsupportedOperation
 
 import trio
 
@@ -17,6 +18,9 @@ EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 EXHAUSTED_PAUSE_S = 0.1
 """The socket stays readable meanwhile, so without a pause the loop would spin."""
+
+COPY_BYTES = 256 * 1024
+"""What is copied at once from a file that is no file of the system."""
 
 GIVEN_UP = frozenset(
     {
@@ -60,14 +64,29 @@ class RealStream:
         except BlockingIOError:
             return 0
 
+    def send_both(self, first: Bytes, second: Bytes) -> int:
+        try:
+            return self._socket.sendmsg((first, second))
+        except BlockingIOError:
+            return 0
+
     def send_range(self, file: ReadFile, offset: int, length: int) -> int:
         try:
             sent = os.sendfile(self._fd, file.fileno(), offset, length)
         except BlockingIOError:
             return 0
+        except UnsupportedOperation:  # it lies in memory
+            return self._send_copy(file, offset, min(length, COPY_BYTES))
         if sent == 0 and length:
-            raise OSError(errno.ENODATA, "the file ends before the range", file.path)
+            raise _ends_before(file)
         return sent
+
+    def _send_copy(self, file: ReadFile, offset: int, length: int) -> int:
+        view = memoryview(bytearray(length))
+        count = file.read_into(view, offset)
+        if count == 0 and length:
+            raise _ends_before(file)
+        return self.send(view[:count])
 
     async def wait_readable(self) -> None:
         try:
@@ -136,10 +155,14 @@ class RealNetwork:
                     raise first from None
                 case _:
                     raise
-        # trio has it called writable only below 16 KiB unsent; a sendfile wants the whole buffer.
-        stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, 0)
-        peer = _address(stream.socket.getpeername())
-        return RealStream(socket.socket(fileno=stream.socket.detach()), peer)
+        connection = socket.socket(fileno=stream.socket.detach())
+        try:
+            # trio has it called writable only below 16 KiB unsent; a sendfile wants all the buffer.
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, 0)
+            return RealStream(connection, _address(connection.getpeername()))
+        except OSError:  # it was reset meanwhile
+            connection.close()
+            raise
 
     async def listen(self, address: Address) -> Listener:
         """Where a name stands for several addresses, the first that can be bound is taken.
@@ -172,6 +195,10 @@ def _address(sockaddr: tuple[str, int] | tuple[str, int, int, int]) -> Address:
     if "." in host:
         host = host.removeprefix("::ffff:")
     return Address(host, int(port))
+
+
+def _ends_before(file: ReadFile) -> OSError:
+    return OSError(errno.ENODATA, "the file ends before the range", file.path)
 
 
 def _closed() -> OSError:

@@ -76,6 +76,10 @@ class SimStream:
             self._dispatch(bytes(data[:count]))
         return count
 
+    def send_both(self, first: Bytes, second: Bytes) -> int:
+        sent = self.send(first)
+        return sent + self.send(second) if sent == len(first) else sent
+
     def send_range(self, file: ReadFile, offset: int, length: int) -> int:
         chunk = bytearray(min(length, self._room()))
         with memoryview(chunk) as view:
