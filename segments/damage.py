@@ -1,0 +1,53 @@
+"""What is wrong with a log: holes in its numbers, named by file and byte."""
+
+from dataclasses import dataclass
+
+from busnode.wire.ids import MsgNo
+
+
+@dataclass(frozen=True, slots=True)
+class Hole:
+    """A range of messages that this copy cannot serve, and where it should have been.
+
+    The bytes stay where they are; another copy can serve the range. `last_no` is 0 when nobody
+    here can tell how far it goes.
+    """
+
+    first_no: MsgNo
+    last_no: MsgNo
+    path: str
+    offset: int
+    length: int
+    reason: str
+
+    @property
+    def end(self) -> int:
+        """The byte behind it."""
+        return self.offset + self.length
+
+    @property
+    def costs_nothing(self) -> bool:
+        """Bytes between two records that are none: to be stepped over, and no message is missing.
+        Only a segment holds such a one; to everybody else it is a flaw."""
+        return self.last_no == self.first_no - 1
+
+    def __str__(self) -> str:
+        numbers = f"{self.first_no}–{self.last_no or '?'}"
+        where = f"{self.path} at byte {self.offset}" if self.path else "nowhere here"
+        return f"messages {numbers}: {where}, {self.length} bytes: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class Flaw:
+    """Something wrong that costs no message: an index, a file header, a torn tail."""
+
+    path: str
+    offset: int
+    length: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.path} at byte {self.offset}, {self.length} bytes: {self.reason}"
+
+
+EXPIRED = "expired: retention has dropped it"

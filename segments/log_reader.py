@@ -1,0 +1,185 @@
+"""Reading a log that lies in segment files: by number, by time, as ranges."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from busnode.segments.damage import EXPIRED, Hole
+from busnode.segments.handles import Handles
+from busnode.segments.index import Index, Point
+from busnode.segments.records import good_header
+from busnode.segments.segment import Segment
+from busnode.segments.store import Range
+from busnode.segments.survey import Window
+from busnode.wire.errors import BadRecord
+from busnode.wire.frames import HEADER_BYTES, BatchHeader
+from busnode.wire.ids import MsgNo
+
+if TYPE_CHECKING:
+    from busnode.segments.log import FileLog
+
+WALK_BYTES: Final = 64 * 1024
+"""What a walk from header to header reads at once: a quarter of the distance between points."""
+
+
+class FileLogReader:
+    """A place in a log. It knows the byte at which the next record stands, so that going on costs
+    no search."""
+
+    def __init__(self, log: "FileLog", handles: Handles, after_no: int) -> None:
+        self._log = log
+        self._handles = handles
+        self.next_no = MsgNo(after_no + 1)
+        self._segment: Segment | None = None
+        self._position = 0
+
+    def next_range(self, bytes_max: int) -> Range | Hole | None:
+        log = self._log
+        while self.next_no <= log.committed_no:
+            if self.next_no < log.first_no:
+                return self._skip(Hole(self.next_no, _before(log.first_no), "", 0, 0, EXPIRED))
+            segment = self._segment
+            if segment is None or self.next_no >= segment.next_no:
+                hole = self._enter(log.segment_of(self.next_no))
+                if hole is not None:
+                    return hole
+                continue
+            hole = self._next_hole(segment)
+            if hole is None or hole.offset > self._position:
+                return self._range(segment, bytes_max, hole)
+            self._position = hole.end
+            if hole.last_no >= self.next_no:
+                return self._skip(replace(hole, first_no=self.next_no))
+        return None
+
+    def _enter(self, segment: Segment) -> Hole | None:
+        """Go to the record that holds the next number; a hole where there is none."""
+        after = self._log.segment_after(segment)
+        if self.next_no >= segment.next_no:
+            # Only the next segment has more, and it begins later: nobody has what is between.
+            assert after is not None
+            return self._skip(
+                Hole(
+                    self.next_no, _before(after.first_no), segment.path, segment.size_bytes, 0,
+                    "missing between two segments",
+                )
+            )  # fmt: skip
+        self._segment = segment
+        self._position = seek(self._log, self._handles, segment, self.next_no)
+        return None
+
+    def _next_hole(self, segment: Segment) -> Hole | None:
+        here = (self._position, self.next_no - 1)
+        return next((hole for hole in segment.holes if (hole.end, hole.last_no) > here), None)
+
+    def _skip(self, hole: Hole) -> Hole:
+        self.next_no = MsgNo(hole.last_no + 1)
+        return hole
+
+    def _range(self, segment: Segment, bytes_max: int, hole: Hole | None) -> Range:
+        end = self._log.durable_end(segment)
+        if hole is not None:
+            end = end._replace(msg_no=hole.first_no, position_bytes=hole.offset)
+        if end.position_bytes - self._position > bytes_max:
+            end = _shorter(segment, self._position, bytes_max, end)
+        found = Range(
+            self._handles.reading(segment.path),
+            self._position,
+            end.position_bytes - self._position,
+            self.next_no,
+            MsgNo(end.msg_no - 1),
+        )
+        self._position = end.position_bytes
+        self.next_no = MsgNo(end.msg_no)
+        return found
+
+
+def _before(msg_no: int) -> MsgNo:
+    return MsgNo(msg_no - 1)
+
+
+def _shorter(segment: Segment, position: int, bytes_max: int, end: Point) -> Point:
+    """The last point that keeps the range within `bytes_max`, or the first behind `position`."""
+    point = segment.index.before_position(position + bytes_max)
+    if point.position_bytes <= position:
+        point = segment.index.after_position(position) or end
+    return point if point.position_bytes < end.position_bytes else end
+
+
+def seek(log: "FileLog", handles: Handles, segment: Segment, msg_no: int) -> int:
+    """The byte at which the record that holds `msg_no` stands, or the damage that took it."""
+
+    def begin(index: Index) -> Point:
+        return index.before_number(msg_no)
+
+    def reached(header: BatchHeader) -> bool:
+        return header.last_no >= msg_no
+
+    return _walk(log, handles, segment, begin, reached).position_bytes
+
+
+def first_number_at(log: "FileLog", handles: Handles, segment: Segment, utc_us: int) -> MsgNo:
+    """The first number of a segment from which on all that is not older than a moment is found.
+
+    If nothing is found though something was there, it is where the first damage begins.
+    """
+
+    def begin(index: Index) -> Point:
+        return index.before_time(utc_us)
+
+    def reached(header: BatchHeader) -> bool:
+        return header.utc_us >= utc_us
+
+    found = _walk(log, handles, segment, begin, reached)
+    if found.msg_no > log.durable_end(segment).msg_no - 1:
+        lost = (hole.first_no for hole in segment.holes if not hole.costs_nothing)
+        return next(lost, MsgNo(found.msg_no))
+    return MsgNo(found.msg_no)
+
+
+class _Place(NamedTuple):
+    position_bytes: int
+    msg_no: int
+
+
+def _walk(
+    log: "FileLog",
+    handles: Handles,
+    segment: Segment,
+    begin: Callable[[Index], Point],
+    reached: Callable[[BatchHeader], bool],
+) -> _Place:
+    """Go from header to header until one is reached: where it stands, and its first number.
+
+    If damage stands right before it, then where that begins. Damage that was not known is examined
+    first.
+    """
+    end = log.durable_end(segment)
+    window = Window(handles.reading(segment.path), end.position_bytes, WALK_BYTES)
+    place = _Place(*begin(segment.index)[1::-1])
+    damage: _Place | None = None
+    examined = False
+    while place.position_bytes < end.position_bytes:
+        position, number = place
+        hole = next((h for h in segment.holes if (h.offset, h.first_no) == place), None)
+        if hole is not None:
+            damage = damage or place
+            place = _Place(hole.end, hole.last_no + 1)
+            continue
+        at = position - window.base
+        if not 0 <= at <= window.filled - HEADER_BYTES:
+            window.load(position, WALK_BYTES)
+            at = 0
+        header = good_header(window.view, at, window.filled, log.key)
+        if header is None or header.first_no != number:
+            if examined:
+                raise BadRecord(f"{segment.path} at byte {position} does not read twice the same")
+            log.survey_again(segment)
+            examined = True
+            place, damage = _Place(*begin(segment.index)[1::-1]), None
+            continue
+        if reached(header):
+            return damage or place
+        damage = None
+        place = _Place(position + header.length, header.last_no + 1)
+    return damage or _Place(end.position_bytes, end.msg_no)

@@ -1,0 +1,171 @@
+"""How a segment is taken up again after a stop, clean or not.
+
+The index tells how far the file is known to be durable; what lies behind is scanned. With an index
+that reaches the end nothing is read.
+
+Recovery removes nothing. Damage is noted and stepped over, and a torn tail is left where it is:
+nothing is ever appended to a file that another process has written, so bytes behind the end harm
+nobody, and should they be an acked record that has rotted, they are still there to look at.
+"""
+
+from collections.abc import Iterator
+from operator import attrgetter
+from typing import Final
+
+from busnode.segments.damage import Flaw, Hole
+from busnode.segments.index import (
+    ENTRY_BYTES,
+    Point,
+    decode_index,
+    encode_hole,
+    encode_point,
+)
+from busnode.segments.records import LogKey, Scanned
+from busnode.segments.segment import (
+    RECORDS_AT,
+    Segment,
+    SegmentHeader,
+    decode_segment_header,
+    index_path,
+)
+from busnode.segments.survey import Survey, survey, topic_of_records
+from busnode.wire.ids import BrokerId, MsgNo, Topic
+from busnode.world.files import Files, ReadFile, read_whole, replace_whole
+
+INDEX_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Far more than any index of ours has: a wrong file must not fill the memory."""
+
+
+def topic_in_header(files: Files, path: str, broker_id: BrokerId) -> Topic | None:
+    header = decode_segment_header(read_whole(files, path, RECORDS_AT))
+    if header is None or header.log_id.broker_id != broker_id:
+        return None
+    return header.log_id.topic
+
+
+def topic_in_records(files: Files, path: str, broker_id: BrokerId) -> Topic | None:
+    """For a segment whose header is damaged."""
+    file = files.open(path)
+    try:
+        return topic_of_records(file, file.size_bytes(), broker_id)
+    finally:
+        file.close()
+
+
+def recover_segment(
+    files: Files, path: str, key: LogKey, first_no: MsgNo, *, trust_index: bool = True
+) -> Segment:
+    """Learn the state of a segment without changing anything on the disk.
+
+    With `trust_index=False` every record is read and checked, and the index is only compared. So
+    they are when the index does not fit the file.
+    """
+    idx = index_path(path)
+    data = read_whole(files, idx, INDEX_BYTES_MAX) if files.exists(idx) else b""
+    file = files.open(path)
+    try:
+        size_bytes = file.size_bytes()
+        header = decode_segment_header(read_block(file))
+        modified_us = files.modified_us(path)
+        start = Point(first_no, RECORDS_AT, 0, header.created_us if header else modified_us)
+        index, holes = decode_index(data, key.seed ^ first_no, start, path)
+        durable = index.before_position(size_bytes)
+        known = index[-1]
+        if trust_index:
+            found = survey(file, size_bytes, key, Scanned(*durable[1::-1], durable[2]), durable)
+            trust_index = known.position_bytes <= size_bytes and _goes_on(found, durable)
+        if not trust_index:
+            found = survey(file, size_bytes, key, Scanned(*start[1::-1], 0), durable)
+    finally:
+        file.close()
+    segment = Segment(path, first_no, start.stored_us, found.end_bytes, MsgNo(found.next_no))
+    segment.utc_us_max = found.utc_us_max
+    segment.stored_us = modified_us if found.points else durable.stored_us
+    segment.torn = found.torn
+    if trust_index:
+        # Of what the index knows of, all behind the durable point was surveyed again.
+        segment.holes = [
+            hole
+            for hole in sorted(holes, key=attrgetter("offset"))
+            if hole.offset < durable.position_bytes or hole.first_no < durable.msg_no
+        ]
+    segment.holes += found.holes
+    segment.flaws = [*_flaws(path, header, index.bad_entries)]
+    for hole in segment.holes:
+        if hole.costs_nothing:
+            segment.flaws.append(Flaw(path, hole.offset, hole.length, hole.reason))
+    for point in index if trust_index else [start]:
+        segment.index.add(point)
+    for point in found.points:
+        segment.index.add(point._replace(stored_us=modified_us))
+    if known.msg_no > segment.next_no:
+        _note_cut(segment, known)
+    segment.indexed = trust_index and not found.points and not index.bad_entries
+    return segment
+
+
+def _goes_on(found: Survey, durable: Point) -> bool:
+    """Whether behind the last point of an index stands a good record, or nothing.
+
+    If not, an append was cut off; or the index tells of other bytes, and nothing that it says of
+    these is true.
+    """
+    damage = [found.torn, *found.holes]
+    return all(each is None or each.offset > durable.position_bytes for each in damage)
+
+
+def mend_segment(files: Files, segment: Segment, key: LogKey) -> None:
+    """Vouch for what recovery read: sync it, and then write the index that says so.
+
+    A process that was killed may have left records in the page cache alone: they were read, but
+    they are only safe once this has synced them.
+    """
+    if segment.indexed:
+        return
+    file = files.append_to(segment.path)
+    try:
+        file.sync()
+    finally:
+        file.close()
+    write_index(files, segment, key)
+
+
+def write_index(files: Files, segment: Segment, key: LogKey) -> None:
+    """Write the whole index anew. A failure costs a scan at the next start, and is only noted: a
+    node whose disk is full must still be able to start, and to drop what is too old."""
+    seed = key.seed ^ segment.first_no
+    entries = [encode_hole(hole, seed) for hole in segment.holes]
+    entries += [encode_point(point, seed) for point in segment.index]
+    try:
+        # Not durable: each entry has its own hash, and one that is lost is found by scanning.
+        replace_whole(files, index_path(segment.path), b"".join(entries), durable=False)
+    except OSError:
+        segment.indexed = False
+    else:
+        segment.indexed = True
+
+
+def read_block(file: ReadFile) -> bytes:
+    """The bytes of a segment's header, as far as they are there."""
+    block = bytearray(RECORDS_AT)
+    with memoryview(block) as view:
+        count = file.read_into(view, 0)
+    return bytes(block[:count])
+
+
+def _flaws(path: str, header: SegmentHeader | None, bad_entries: list[int]) -> Iterator[Flaw]:
+    if header is None:
+        yield Flaw(path, 0, RECORDS_AT, "segment header whose hash does not fit")
+    for at in bad_entries:
+        yield Flaw(index_path(path), at, ENTRY_BYTES, "index entry that is damaged")
+
+
+def _note_cut(segment: Segment, known: Point) -> None:
+    """The index knows of synced records that the file has no more."""
+    missing = max(known.position_bytes - segment.size_bytes, 0)
+    reason = f"the file is cut: its index knows of messages up to {known.msg_no - 1}"
+    first, last = segment.next_no, MsgNo(known.msg_no - 1)
+    segment.holes.append(Hole(first, last, segment.path, segment.size_bytes, missing, reason))
+    segment.next_no = MsgNo(known.msg_no)
+    segment.torn = None
+    segment.index.add(known._replace(position_bytes=segment.size_bytes))

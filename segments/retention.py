@@ -1,0 +1,107 @@
+"""What may go: whole segments, by age and by size. Pure decisions."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from busnode.wire.ids import LogId, MsgNo
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionRules:
+    """How long messages are kept; None means without limit. Age alone has a default."""
+
+    age_s: float | None = 24 * 3600.0
+    log_bytes_max: int | None = None
+    store_bytes_max: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """What retention knows of a segment. Those of a log are given in the order of their numbers."""
+
+    log_id: LogId
+    first_no: MsgNo
+    next_no: MsgNo
+    size_bytes: int
+    stored_us: int
+    """When it was last written, by the clock of the node that holds it: a producer's clock may be
+    wrong by years, and must not be able to remove or keep anything."""
+    writable: bool
+    """Whether more will be appended to it, or it is empty and only tells how far its log went: by
+    size alone such a segment never goes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expired:
+    """A range that retention has dropped."""
+
+    log_id: LogId
+    first_no: MsgNo
+    last_no: MsgNo
+    size_bytes: int
+    reason: str
+
+
+def choose_expired(
+    candidates: Iterable[Candidate], rules: RetentionRules, now_us: int
+) -> list[tuple[Candidate, str]]:
+    """Which segments go, each with the reason, oldest first within a log.
+
+    A log loses its segments from the front only, so what stays has no hole.
+    """
+    by_log: dict[LogId, list[Candidate]] = {}
+    for candidate in candidates:
+        by_log.setdefault(candidate.log_id, []).append(candidate)
+    chosen: list[tuple[Candidate, str]] = []
+    kept: list[Candidate] = []
+    for segments in by_log.values():
+        gone = _from_one_log(segments, rules, now_us)
+        chosen += gone
+        kept += segments[len(gone) :]
+    if rules.store_bytes_max is not None:
+        chosen += _from_store(kept, rules.store_bytes_max)
+    return chosen
+
+
+def _from_one_log(
+    segments: list[Candidate], rules: RetentionRules, now_us: int
+) -> list[tuple[Candidate, str]]:
+    chosen: list[tuple[Candidate, str]] = []
+    left_bytes = sum(segment.size_bytes for segment in segments)
+    for segment in segments:
+        age_s = (now_us - segment.stored_us) / 1e6
+        if rules.age_s is not None and age_s > rules.age_s:
+            reason = f"older than {rules.age_s:g} s"
+        elif (
+            rules.log_bytes_max is not None
+            and left_bytes > rules.log_bytes_max
+            and not segment.writable
+        ):
+            reason = f"its log is larger than {rules.log_bytes_max} bytes"
+        else:
+            break
+        chosen.append((segment, reason))
+        left_bytes -= segment.size_bytes
+    return chosen
+
+
+def _from_store(kept: list[Candidate], bytes_max: int) -> list[tuple[Candidate, str]]:
+    """The oldest of all logs go first; a log's own order holds even where its clock went back."""
+    left_bytes = sum(segment.size_bytes for segment in kept)
+    latest: dict[LogId, int] = {}
+    aged: list[tuple[int, int]] = []
+    for place, segment in enumerate(kept):
+        latest[segment.log_id] = max(latest.get(segment.log_id, 0), segment.stored_us)
+        aged.append((latest[segment.log_id], place))
+    chosen: list[tuple[Candidate, str]] = []
+    stopped: set[LogId] = set()
+    for _, place in sorted(aged):
+        segment = kept[place]
+        if left_bytes <= bytes_max:
+            break
+        if segment.writable:
+            stopped.add(segment.log_id)
+        elif segment.log_id not in stopped:
+            chosen.append((segment, f"the store is larger than {bytes_max} bytes"))
+            left_bytes -= segment.size_bytes
+    return chosen
