@@ -28,7 +28,20 @@ class Permission(NamedTuple):
 
 # Each with a reason that a reader will accept. One that nothing uses any more fails the test.
 PERMISSIONS: list[Permission] = [
-    Permission("testing/sim/entropy.py", "random", "the simulated entropy is a seeded random stream"),
+    Permission(
+        "testing/sim/entropy.py", "random", "the simulated entropy is a seeded random stream"
+    ),
+    Permission(
+        "node/connecting.py",
+        "trio.lowlevel.wait_readable",
+        "stdin of a command: no node has one, and Ctrl-C must be able to end the waiting",
+    ),
+    Permission(
+        "node/connecting.py", "trio.lowlevel.wait_writable", "stdout of a command, likewise"
+    ),
+    Permission(
+        "node/cli_request.py", "trio.run_process", "`reply --exec` runs what its user names"
+    ),
 ]
 
 # What is out of bounds, with all that is below it, and the seam that stands in for it.

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
         Subscription,
         connect,
     )
-    from busnode.node.node import Node
+    from busnode.node.embedding import Node
     from busnode.wire.errors import (
         BadPattern,
         BadTopic,
@@ -110,7 +110,7 @@ def __getattr__(name: str) -> Any:
     if name in _CLIENT:
         home = "busnode.client"
     elif name == "Node":
-        home = "busnode.node.node"
+        home = "busnode.node.embedding"
     else:
         home = "busnode.wire.errors"
     value = globals()[name] = getattr(import_module(home), name)

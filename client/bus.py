@@ -1,0 +1,343 @@
+"""The bus: what a user holds."""
+
+import os
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final, Literal, overload
+
+import anyio
+
+from busnode.client.batching import MESSAGE_CHARGE
+from busnode.client.bell import Bell
+from busnode.client.cursor_store import CursorStore, FileCursorStore
+from busnode.client.directory import Directory, parse_url
+from busnode.client.gaps import OnDropped, OnGap
+from busnode.client.home import Home
+from busnode.client.inbox import CREDIT_BYTES
+from busnode.client.messages import EPOCH, NO_HEADERS
+from busnode.client.outgoing import BUFFER_BYTES, WINDOW_BYTES, Outgoing
+from busnode.client.patience import Patience
+from busnode.client.payloads import Payload
+from busnode.client.positions import Position
+from busnode.client.providers import CONCURRENCY, Accepts, Handler, Provider
+from busnode.client.publisher import Publisher
+from busnode.client.receipts import Receipt
+from busnode.client.refusal import again
+from busnode.client.requests import Replies, Reply
+from busnode.client.subscription import Subscription
+from busnode.client.switchboard import DRAIN_S, Switchboard
+from busnode.client.window import BATCHES_MAX
+from busnode.client.world import ClientWorld
+from busnode.wire.control import Hello, encode_control
+from busnode.wire.errors import NoProvider, Refused
+from busnode.wire.ids import MsgNo
+from busnode.wire.limits import PROTOCOL_VERSION
+from busnode.wire.topics import check_pattern, check_topic
+from busnode.world.real_anyio import AnyioWorld
+
+Scope = Literal["global", "local", "remote"]
+Start = Literal["latest", "earliest"] | datetime | Position
+
+DEFAULT_URL: Final = "bus://127.0.0.1:4250"
+
+DEADLINE_S: Final = 30.0
+"""How long calls wait while no node can be reached."""
+
+REQUEST_TIMEOUT_S: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class BusStatistics:
+    """How things stand; messages are counted since `connect`."""
+
+    home: str | None
+    """Where we are connected, or None."""
+    connections: int
+    """How many there were."""
+    sent: int
+    """Messages that are not persistent and were taken by the socket."""
+    lost: int
+    """Messages that are not persistent and were in the socket when a connection broke."""
+    acked: int
+    unacked: int
+    """Written and not acked yet."""
+    refused: int
+    subscriptions: int
+    requests: int
+
+
+class Bus:
+    """A client of the cluster. `connect` makes, runs and closes it."""
+
+    def __init__(self, world: ClientWorld, switchboard: Switchboard) -> None:
+        self._world = world
+        self._switchboard = switchboard
+        self._outgoing = switchboard.outgoing
+        self._batching = self._outgoing.batching
+        self._lanes = self._batching.lanes
+
+    # Publishing -----------------------------------------------------------------------------------
+
+    @overload
+    async def publish(
+        self,
+        topic: str,
+        payload: Payload,
+        *,
+        persistent: Literal[True],
+        headers: Mapping[str, str] | None = None,
+        message_id: str | None = None,
+        scope: Scope = "global",
+    ) -> Receipt: ...
+
+    @overload
+    async def publish(
+        self,
+        topic: str,
+        payload: Payload,
+        *,
+        persistent: Literal[False] = False,
+        headers: Mapping[str, str] | None = None,
+        message_id: str | None = None,
+        scope: Scope = "global",
+    ) -> None: ...
+
+    @overload
+    async def publish(
+        self,
+        topic: str,
+        payload: Payload,
+        *,
+        persistent: bool,
+        headers: Mapping[str, str] | None = None,
+        message_id: str | None = None,
+        scope: Scope = "global",
+    ) -> Receipt | None: ...
+
+    async def publish(
+        self,
+        topic: str,
+        payload: Payload,
+        *,
+        persistent: bool = False,
+        headers: Mapping[str, str] | None = None,
+        message_id: str | None = None,
+        scope: Scope = "global",
+    ) -> Receipt | None:
+        """Publish one message. A persistent one returns its receipt when it is acked; another
+        returns when it is buffered.
+
+        Cancelled while it waits for room, the message was not taken. Cancelled later, it is on its
+        way all the same, and is sent again until it is acked. Disconnected likewise.
+        """
+        lane = self._lanes.get((topic, persistent, scope))
+        if lane is None:
+            lane = self._batching.lane(check_topic(topic), persistent, scope)
+        plain = lane.plain
+        room = plain.room - MESSAGE_CHARGE
+        if (
+            room >= 0
+            and headers is None
+            and message_id is None
+            and type(payload) is bytes
+            and len(payload) <= room
+        ):
+            plain.room = room - len(payload)
+            plain.append(payload)
+            if not persistent:
+                return None
+            batch = lane.open
+            assert batch is not None
+        else:
+            batch = await self._outgoing.admit(lane, plain, payload, headers, message_id)
+            if not persistent:
+                return None
+        index = len(batch.payloads) - 1
+        await self._outgoing.wait(batch)
+        return Receipt(batch.broker_id, MsgNo(batch.first_no + index), batch.level)
+
+    def publisher(
+        self, topic: str, *, persistent: bool = False, scope: Scope = "global"
+    ) -> Publisher:
+        """The fast way for many messages to one topic: `async with bus.publisher(…) as out`."""
+        lane = self._batching.lane(check_topic(topic), persistent, scope)
+        return Publisher(topic, lane, self._outgoing)
+
+    # Subscribing ----------------------------------------------------------------------------------
+
+    def subscribe(
+        self,
+        pattern: str,
+        *,
+        start: Start = "latest",
+        cursors: str | os.PathLike[str] | CursorStore | None = None,
+        durable: str | None = None,
+        queue: str | None = None,
+        on_gap: OnGap = None,
+        on_dropped: OnDropped = None,
+        credit_bytes: int = CREDIT_BYTES,
+    ) -> Subscription:
+        """`async with bus.subscribe(pattern) as messages: async for message in messages: …`
+
+        `cursors` (a file's path or a store) keeps the position; what it holds goes before `start`.
+        `durable` keeps it on the cluster under a name. `queue` shares the messages with the other
+        members of the group. `on_gap` is called with each Gap, or "raise" raises it; `on_dropped`
+        is called with a number of messages that were not persistent and came too fast.
+        """
+        store = cursors
+        if isinstance(store, str | os.PathLike):
+            store = FileCursorStore(store, self._world.files)
+        return Subscription(
+            self._switchboard,
+            check_pattern(pattern),
+            _start(start),
+            store,
+            durable,
+            queue,
+            credit_bytes,
+            on_gap,
+            on_dropped,
+        )
+
+    # Requests -------------------------------------------------------------------------------------
+
+    async def request(
+        self,
+        topic: str,
+        payload: bytes = b"",
+        *,
+        headers: Mapping[str, str] = NO_HEADERS,
+        timeout: float = REQUEST_TIMEOUT_S,
+    ) -> Reply:
+        """Ask whoever provides the topic, and return the first answer.
+
+        Raises NoProvider, TimedOut, RequestFailed with the provider's words, or Unavailable when
+        the connection was lost meanwhile: it is not asked again by itself.
+        """
+        replies = self._switchboard.requests.ask(
+            check_topic(topic), payload, headers, False, timeout
+        )
+        reply = await replies.next_reply()
+        if reply is None:
+            raise NoProvider(f"nobody answered on {topic}")
+        if reply.error is not None:
+            raise again(reply.error)
+        return reply
+
+    def request_many(
+        self,
+        topic: str,
+        payload: bytes = b"",
+        *,
+        headers: Mapping[str, str] = NO_HEADERS,
+        timeout: float = REQUEST_TIMEOUT_S,
+    ) -> Replies:
+        """Ask all who provide the topic: `async for reply in bus.request_many(…)`.
+
+        It ends when all have answered or the time is over. One who failed is a reply with an
+        `error`. Whoever stops early just leaves the loop.
+        """
+        topic = check_topic(topic)
+        return self._switchboard.requests.ask(topic, payload, headers, True, timeout)
+
+    def provide(
+        self,
+        topic: str,
+        handler: Handler,
+        *,
+        accepts: Accepts | None = None,
+        concurrency: int = CONCURRENCY,
+    ) -> Provider:
+        """Answer requests on a topic or pattern: `async with bus.provide(topic, handler): …`
+
+        `handler` and `accepts` may be async or not; one that is not must be quick. The handler
+        returns bytes or a Reply; what it raises reaches whoever asked as RequestFailed.
+        """
+        return Provider(self._switchboard, check_pattern(topic), handler, accepts, concurrency)
+
+    # State ----------------------------------------------------------------------------------------
+
+    def statistics(self) -> BusStatistics:
+        outgoing = self._outgoing
+        home = self._switchboard.home
+        return BusStatistics(
+            home=None if home.connection is None else str(home.address),
+            connections=self._switchboard.visit,
+            sent=outgoing.sent_messages,
+            lost=outgoing.lost_messages,
+            acked=outgoing.acked_messages,
+            unacked=outgoing.window.messages,
+            refused=outgoing.refused_messages,
+            subscriptions=len(self._switchboard.subscriptions),
+            requests=len(self._switchboard.requests),
+        )
+
+
+def _start(start: Start) -> str | int | Position:
+    match start:
+        case datetime():
+            if start.tzinfo is None:
+                raise Refused(f"start {start} has no time zone: give it one, such as UTC")
+            return max(0, (start - EPOCH) // timedelta(microseconds=1))
+        case Position() | "latest" | "earliest":
+            return start
+        case _:
+            raise Refused(f"start {start!r:.60}; expected latest, earliest, a datetime or Position")
+
+
+@asynccontextmanager
+async def connect(
+    url: str = DEFAULT_URL,
+    *,
+    name: str = "python",
+    deadline_s: float = DEADLINE_S,
+    window_bytes: int = WINDOW_BYTES,
+    window_batches: int = BATCHES_MAX,
+    buffer_bytes: int = BUFFER_BYTES,
+    linger_s: float = 0.0,
+    world: ClientWorld | None = None,
+) -> AsyncGenerator[Bus]:
+    """A connected bus for as long as the block runs; on trio or asyncio.
+
+    It keeps itself connected, to whichever node it can reach. Raises Disconnected when none
+    answers within `deadline_s`, and at once what a node refuses us with. On the way out it sends
+    what is buffered and says goodbye.
+    """
+    addresses = parse_url(url)
+    if world is None:
+        world = AnyioWorld()
+    producer_id = world.entropy.u64()
+    hello = Hello(PROTOCOL_VERSION, name, producer_id)
+    encode_control(hello)  # a name that cannot be sent is refused here, not by each node in turn
+    patience = Patience(world.clock, deadline_s)
+    wanted = Bell()
+    outgoing = Outgoing(
+        producer_id,
+        world.clock,
+        patience,
+        wanted,
+        window_bytes=window_bytes,
+        window_batches=window_batches,
+        buffer_bytes=buffer_bytes,
+        linger_s=linger_s,
+    )
+    home = Home(world, Directory(addresses), patience, hello, wanted)
+    failure: Exception | None = None
+    async with anyio.create_task_group() as tasks:
+        switchboard = Switchboard(world.clock, patience, home, outgoing, tasks)
+        tasks.start_soon(home.run, switchboard)
+        try:
+            await patience.wait(switchboard.arrival, lambda: not patience.away)
+            yield Bus(world, switchboard)
+            await switchboard.close()
+        except BaseException as error:
+            with anyio.move_on_after(DRAIN_S, shield=True):
+                await switchboard.close()
+            if not isinstance(error, Exception):
+                raise
+            failure = error  # raised outside of the group, which would wrap it
+        tasks.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
