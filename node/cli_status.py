@@ -1,0 +1,214 @@
+"""`busnode status` and `busnode topics`: what a running node tells about itself."""
+# ruff: noqa: PLC0415 - the help does without the client and its event loop
+
+import json
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from busnode.node.connecting import Target, reaching_a_node, run
+from busnode.node.presentation import (
+    Column,
+    Lines,
+    counted,
+    duration,
+    printable,
+    show_facts,
+    show_table,
+    size,
+)
+from busnode.wire.ids import Pattern
+from busnode.wire.topics import check_pattern
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from busnode.client import Bus
+
+STATUS: Final = "/$sys/status"
+TOPICS: Final = "/$sys/topics"
+
+Status = Mapping[str, Any]
+
+_as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+async def ask(bus: "Bus", topic: str, payload: bytes, timeout_s: float) -> dict[str, Any]:
+    """What the node answers on a topic of its own."""
+    reply = await bus.request(topic, payload, timeout=timeout_s)
+    answer: dict[str, Any] = json.loads(reply.payload)
+    return answer
+
+
+# status ---------------------------------------------------------------------------------------
+
+
+@click.command()
+@_as_json
+@reaching_a_node
+def status(*, as_json: bool, to: Target) -> None:
+    """Show how a node is doing: its clients and why each is idle, and its logs."""
+    run(partial(_status, to, as_json))
+
+
+async def _status(to: Target, as_json: bool) -> int:
+    from busnode.client import connect
+
+    async with connect(to.url, name="busnode status", deadline_s=to.timeout_s) as bus:
+        found = await ask(bus, STATUS, b"", to.timeout_s)
+    if as_json:
+        click.echo(json.dumps(found, ensure_ascii=False, indent=2).encode())
+        return 0
+    show_node(found)
+    click.echo()
+    show_clients(found)
+    click.echo()
+    _show_logs(found)
+    return 0
+
+
+def show_node(found: Status, on: "Console | None" = None) -> None:
+    counters = found["counters"]
+    messages = counters["messages_live"] + counters["messages_persistent"]
+    kept = f"{messages:,} taken, {counters['messages_persistent']:,} of them persistent"
+    facts = {
+        "state": "ready" if found["ready"] else printable(str(found["unready_reason"])),
+        "up for": duration(found["uptime_s"]),
+        **{what: str(address) for what, address in found["addresses"].items()},
+        "brokerId": str(found["broker_id"]),
+        "version": str(found["version"]),
+        "memory": size(found["rss_bytes"]),
+        "messages": f"{kept}; {counted(counters['commits'], 'commit')}",
+        "requests": f"{counted(found['providers'], 'provider')}, "
+        f"{found['requests_under_way']:,} under way",
+    }
+    if counters["logs_poisoned"]:
+        facts["poisoned"] = f"{counted(counters['logs_poisoned'], 'log')}: a write or sync failed"
+    if found["flaws_count"]:
+        flaws = [printable(flaw) for flaw in found["flaws"][:3]]
+        facts["damage"] = f"{counted(found['flaws_count'], 'flaw')}: {'; '.join(flaws)}"
+    name = f"node {printable(found['name'])} of cluster {printable(found['cluster_id'])}"
+    show_facts(name, facts, on)
+
+
+def show_clients(found: Status, on: "Console | None" = None) -> None:
+    """A row for each subscription, for it is these that are idle for a reason."""
+    clients: list[Status] = found["clients"]
+    columns = [
+        Column("client", style="bold"),
+        Column("address", style="dim"),
+        Column("subscription", style="cyan"),
+        Column("behind", justify="right", beside="behind {}"),
+        Column("state"),
+    ]
+    rows: list[tuple[str, ...]] = []
+    for client in clients:
+        who = (f"{client['client_no']} {printable(client['name'])}", str(client["address"]))
+        rows.extend((*who, *_subscription(each)) for each in client["subscriptions"])
+        left_out = client["subscriptions_count"] - len(client["subscriptions"])
+        if not client["subscriptions_count"]:
+            rows.append((*who, "–", "–", "no subscription"))
+        elif left_out:
+            rows.append((*who, f"and {left_out:,} more", "–", "–"))
+    if rows:
+        show_table(columns, rows, names=3, on=on)
+    _show_count(found["clients_count"], len(clients), "client", on)
+
+
+def _subscription(found: Status) -> tuple[str, ...]:
+    durable = f" as {printable(found['durable'])}" if found["durable"] else ""
+    dropped = f", {found['dropped']:,} dropped" if found["dropped"] else ""
+    return (
+        f"{printable(found['pattern'])}{durable}",
+        "?" if found["behind"] is None else f"{found['behind']:,}",
+        f"{found['idle']}{dropped}",
+    )
+
+
+def _show_logs(found: Status) -> None:
+    columns = [
+        Column("broker", style="dim"),
+        Column("topic", style="cyan"),
+        Column("msgNo", justify="right", beside="msgNo {}"),
+        Column("size", justify="right"),
+        Column("state"),
+    ]
+    rows = [
+        (
+            str(log["broker_id"])[:8],
+            printable(log["topic"]),
+            f"{log['first_no']}–{log['last_no']}" if log["last_no"] >= log["first_no"] else "none",
+            size(log["bytes"]),
+            _log_state(found, log),
+        )
+        for log in found["logs"]
+    ]
+    if rows:
+        show_table(columns, rows, names=2)
+    _show_count(found["logs_count"], len(rows), "log", None)
+
+
+def _log_state(found: Status, log: Status) -> str:
+    if log["poisoned"]:
+        return f"poisoned: {printable(str(log['poisoned']))}"
+    state = "open" if log["broker_id"] == found["broker_id"] else "finished"
+    return f"{state}, {counted(log['holes'], 'hole')}" if log["holes"] else state
+
+
+def _show_count(count: int, shown: int, noun: str, on: "Console | None") -> None:
+    more = f"; {count - shown:,} are not shown" if count > shown else ""
+    Lines(on).write([[(f"{counted(count, noun)}{more}", "bold")]])
+
+
+# topics ---------------------------------------------------------------------------------------
+
+
+def _pattern(_: click.Context, __: click.Parameter, text: str) -> Pattern:
+    return check_pattern(text)
+
+
+@click.command()
+@click.argument("pattern", default="/*", callback=_pattern)
+@_as_json
+@reaching_a_node
+def topics(*, pattern: Pattern, as_json: bool, to: Target) -> None:
+    """List the topics that a node has, or those that match PATTERN."""
+    run(partial(_topics, to, pattern, as_json))
+
+
+async def _topics(to: Target, pattern: Pattern, as_json: bool) -> int:
+    from busnode.client import connect
+
+    rows: list[Status] = []
+    offset: int | None = 0
+    async with connect(to.url, name="busnode topics", deadline_s=to.timeout_s) as bus:
+        while offset is not None:
+            asked = json.dumps({"pattern": pattern, "offset": offset}).encode()
+            page = await ask(bus, TOPICS, asked, to.timeout_s)
+            rows += page["topics"]
+            offset = page["next"]
+    rows.sort(key=lambda row: str(row["topic"]))
+    if as_json:
+        click.echo(json.dumps({"topics": rows}, ensure_ascii=False, indent=2).encode())
+        return 0
+    columns = [
+        Column("topic", style="cyan"),
+        Column("messages", justify="right", beside="messages {}"),
+        Column("size", justify="right"),
+        Column("logs", justify="right", beside="logs {}"),
+    ]
+    cells = [
+        (
+            printable(row["topic"]),
+            f"{row['messages']:,}",
+            size(row["bytes"]),
+            f"{row['logs']:,}",
+        )
+        for row in rows
+    ]
+    if cells:
+        show_table(columns, cells)
+    Lines().write([[(counted(len(rows), "topic"), "bold")]])
+    return 0

@@ -1,0 +1,82 @@
+"""The task that makes appended messages durable, acks them, and lets them be seen."""
+
+import logging
+from collections.abc import Callable
+
+import trio
+
+from busnode.node.receipts import Receipts
+from busnode.node.router import Listener, Router
+from busnode.segments.store import Log, Store
+from busnode.wire.errors import LogPoisoned
+
+logger = logging.getLogger(__name__)
+
+
+class Committer:
+    """Takes all that is pending, again and again: what arrives while one commit runs is the next.
+
+    So a commit is as large as the disk is slow, and nobody waits for a timer.
+    """
+
+    def __init__(self, store: Store, receipts: Receipts, router: Router) -> None:
+        self._store = store
+        self._receipts = receipts
+        self._router = router
+        self._wakeup = trio.Event()
+        self._lost: list[Log] = []
+        self.commits = 0
+        self.committing = False
+        """Whether one is under way: what it has taken is not dirty any more, and not safe yet."""
+        self.poisoned: dict[Log, None] = {}
+        """Logs that take no more."""
+        self.on_lost: Callable[[Log], None] = _nobody
+        """Told of each, before those who wait for it are refused."""
+
+    def wake(self) -> None:
+        self._wakeup.set()
+
+    def lost(self, log: Log) -> None:
+        """An append has failed. What was not committed before it never will be; the next commit
+        tells those who wait, since one that is under way may still cover some of it."""
+        self._lost.append(log)
+        self.wake()
+
+    async def run(self) -> None:
+        while True:
+            await self._wakeup.wait()
+            self._wakeup = trio.Event()
+            await self.commit()
+
+    async def commit(self) -> None:
+        lost, self._lost = self._lost, []
+        self.committing = True
+        try:
+            done = await self._store.commit()
+        finally:
+            self.committing = False
+        self.commits += 1
+        self._receipts.settle(done.logs)
+        for log in (*lost, *done.poisoned):
+            self._give_up(log)
+        moved = [listener for log in done.logs for listener in self._tell(log)]
+        for listener in moved:
+            listener.pump()
+
+    def _give_up(self, log: Log) -> None:
+        if log not in self.poisoned:
+            self.poisoned[log] = None
+            logger.error("log %s takes no more: %s", log.log_id, log.poisoned)
+            self.on_lost(log)
+        text = f"nothing was acknowledged: {log.poisoned}"
+        self._receipts.refuse(log, LogPoisoned(text, retry_after_s=0.0))
+
+    def _tell(self, log: Log) -> list[Listener]:
+        listeners = self._router.listeners(log)
+        for listener in listeners:
+            listener.committed(log)
+        return listeners
+
+
+def _nobody(log: Log) -> None:
+    del log

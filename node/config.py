@@ -1,0 +1,48 @@
+"""What a node is told at its start, with the defaults of DESIGN."""
+
+from dataclasses import dataclass
+
+from busnode.wire.errors import BusnodeError
+
+DAYS = 24 * 3600.0
+SECONDS = 1.0
+
+CLIENT_PORT = 4250
+PEER_PORT = 4251
+HTTP_PORT = 4252
+
+
+class BadSetting(BusnodeError):
+    """A node was told something that cannot be; nothing was started."""
+
+    code = "BAD_SETTING"
+    advice = "Change the setting that the text names: `busnode start --help` lists them all."
+
+
+@dataclass(frozen=True, slots=True)
+class NodeConfig:
+    """Everything that can be set; how it is read from flags, environment and file is `settings`."""
+
+    cluster_id: str
+    name: str | None = None
+    """None: the name that the data directory has, or a new one."""
+    data: str | None = None
+    """None: ./busnode-data/<name>."""
+    listen: str = "127.0.0.1"
+    insecure: bool = False
+    """Whether it may listen where others than this machine can reach it, without authentication."""
+    port: int = CLIENT_PORT
+    http_port: int | None = HTTP_PORT
+    """None: no HTTP."""
+    storage: str = "files"
+    retain_s: float = 1 * DAYS
+    retain_bytes: int | None = None
+    """For the whole store."""
+    segment_bytes_max: int = 64 * 1024 * 1024
+    heartbeat_s: float = 15 * SECONDS
+    """Three missed, and a peer is gone: at most 60 s."""
+    hello_timeout_s: float = 5 * SECONDS
+    drain_timeout_s: float = 10 * SECONDS
+    subscriptions_max: int = 10_000
+    """For one client. A topic is matched against all that a hostile one can place."""
+    clients_max: int = 10_000

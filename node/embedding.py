@@ -1,0 +1,115 @@
+"""A whole node inside of a user's process: `async with busnode.Node(...) as node`."""
+
+from contextlib import AbstractAsyncContextManager
+from types import TracebackType
+from typing import Self, TypedDict, Unpack
+
+import sniffio
+
+from busnode.node.config import NodeConfig
+from busnode.node.node import RunningNode, start_node
+from busnode.node.settings import check, safe_name, warn_if_open
+from busnode.wire.ids import BrokerId
+from busnode.world.real_process import absolute, host_name
+from busnode.world.real_thread import TrioThread
+from busnode.world.real_world import real_world
+
+
+class NodeSettings(TypedDict, total=False):
+    """The fields of `NodeConfig`, as keywords."""
+
+    name: str | None
+    data: str | None
+    listen: str
+    insecure: bool
+    port: int
+    http_port: int | None
+    storage: str
+    retain_s: float
+    retain_bytes: int | None
+    segment_bytes_max: int
+    heartbeat_s: float
+    hello_timeout_s: float
+    drain_timeout_s: float
+    subscriptions_max: int
+    clients_max: int
+
+
+class Node:
+    """A node that runs while its block does; leaving the block drains and closes it.
+
+    On trio it runs on the loop of whoever enters it, and if it fails the block is cancelled. On
+    asyncio it runs on a loop of its own in a thread, and a failure is raised where the block ends.
+    What `busnode start` would refuse raises `BusnodeError` or `OSError`: wrong settings here, a
+    taken port or a data directory in use where the block begins.
+
+    Settings and defaults are those of `busnode start`, with units in their names (`retain_s`), but
+    HTTP is off unless it gets a port. `storage="memory"` needs no directory and keeps nothing.
+    """
+
+    def __init__(self, cluster_id: str, **settings: Unpack[NodeSettings]) -> None:
+        settings.setdefault("http_port", None)
+        config = NodeConfig(cluster_id, **settings)
+        check(config)
+        self._otherwise_named = safe_name(host_name())
+        if config.storage != "memory":
+            name = config.name or self._otherwise_named
+            settings["data"] = absolute(config.data or f"busnode-data/{name}")
+        self._config = NodeConfig(cluster_id, **settings)
+        self._node: RunningNode | None = None
+        self._running: AbstractAsyncContextManager[RunningNode] | None = None
+
+    async def __aenter__(self) -> Self:
+        if self._running is not None:
+            raise RuntimeError("a Node is entered once: make another one")
+        running = start_node(real_world(), self._config, self._otherwise_named)
+        if sniffio.current_async_library() == "trio":
+            self._running = running
+        else:
+            self._running = TrioThread(running, f"busnode {self._config.cluster_id}")
+        self._node = await self._running.__aenter__()
+        warn_if_open(self._config)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        assert self._running is not None
+        # The block's own error is none of the node's: inside, its nursery would wrap it in a group.
+        await self._running.__aexit__(None, None, None)
+
+    @property
+    def url(self) -> str:
+        """What `busnode.connect` takes."""
+        return f"bus://{self._there.address}"
+
+    @property
+    def http_url(self) -> str | None:
+        """Where metrics, health and status are, if they are anywhere."""
+        http = self._there.listeners.http
+        return None if http is None else f"http://{http.address}"
+
+    @property
+    def name(self) -> str:
+        return self._there.name
+
+    @property
+    def broker_id(self) -> BrokerId:
+        """Of its present incarnation."""
+        return self._there.broker_id
+
+    async def drain(self) -> None:
+        """Take no more clients, send those there are elsewhere, and commit what is pending."""
+        if isinstance(self._running, TrioThread):
+            await self._running.call(self._there.drain)
+        else:
+            await self._there.drain()
+
+    @property
+    def _there(self) -> RunningNode:
+        if self._node is None:
+            raise RuntimeError("this Node is not running: use it as `async with Node(...) as node`")
+        return self._node

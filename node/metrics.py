@@ -1,0 +1,136 @@
+"""Metrics for Prometheus, read from the node's own counters when somebody asks for them.
+
+Nothing is counted for the sake of this: a message costs no more because it is measured. What must
+be added up over all logs and subscriptions is added up in slices, with others having their turn
+between them.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import trio
+from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, CollectorRegistry, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import generate_latest
+from prometheus_client.registry import Collector
+
+from busnode import __version__
+from busnode.node.status import unready
+from busnode.node.traffic import Traffic
+
+if TYPE_CHECKING:
+    from busnode.node.node import RunningNode
+
+SLICE: Final = 2000
+"""Logs, or places in them, that are added up before others have their turn: 2 ms."""
+
+
+@dataclass(slots=True)
+class Sums:
+    """What must be added up."""
+
+    logs: int = 0
+    stored_bytes: int = 0
+    holes: int = 0
+    subscriptions: int = 0
+    behind: int = 0
+    traffic: Traffic = field(default_factory=Traffic)
+
+
+async def render(node: "RunningNode") -> tuple[bytes, str]:
+    """The text for one scrape, and its content type."""
+    registry = CollectorRegistry()
+    registry.register(NodeCollector(node, await add_up(node)))
+    ProcessCollector(registry=registry)
+    return generate_latest(registry), CONTENT_TYPE_PLAIN_0_0_4
+
+
+async def add_up(node: "RunningNode") -> Sums:
+    sums = Sums()
+    for sums.logs, log in enumerate(node.store.logs(), start=1):
+        sums.stored_bytes += log.size_bytes
+        sums.holes += len(log.holes())
+        if sums.logs % SLICE == 0:
+            await trio.lowlevel.checkpoint()
+    places = 0
+    gone = node.departed
+    sums.traffic.add(gone.received_bytes, gone.sent_bytes, gone.dropped)
+    for session in list(node.sessions.values()):
+        mine = list(node.subscriptions.of(session).values())
+        dropped = sum(subscription.dropped_total for subscription in mine)
+        sums.traffic.add(session.received_bytes, session.outgoing.sent_bytes, dropped)
+        for subscription in mine:
+            sums.subscriptions += 1
+            sums.behind += subscription.behind
+            places += 1 + len(subscription.cursors)
+            if places >= SLICE:
+                places = 0
+                await trio.lowlevel.checkpoint()
+    return sums
+
+
+class NodeCollector(Collector):
+    """One node's counters, as they are now."""
+
+    def __init__(self, node: "RunningNode", sums: Sums) -> None:
+        self._node = node
+        self._sums = sums
+
+    def collect(self) -> Iterator[Metric]:
+        node, sums = self._node, self._sums
+        yield self._about()
+        yield _gauge("ready", "1 while clients should come here.", unready(node) is None)
+        yield _gauge("draining", "1 while the node is leaving.", node.draining)
+        uptime_s = node.world.clock.monotonic() - node.started_at
+        yield _gauge("uptime_seconds", "Time since the node began.", uptime_s)
+        yield _counter("incarnations", "BrokerIds used since the start.", node.incarnations.count)
+
+        yield _gauge("clients", "Clients connected now.", len(node.sessions))
+        yield _gauge("subscriptions", "Subscriptions of all clients.", sums.subscriptions)
+        yield _gauge("behind_messages", "Committed messages that await sending.", sums.behind)
+        yield _counter("received_bytes", "Bytes from clients.", sums.traffic.received_bytes)
+        yield _counter("sent_bytes", "Bytes to clients.", sums.traffic.sent_bytes)
+        dropped = "Messages that were not persistent, dropped for slow subscribers."
+        yield _counter("dropped_messages", dropped, sums.traffic.dropped)
+
+        messages = CounterMetricFamily(
+            "busnode_messages", "Messages published here.", labels=["kind"]
+        )
+        messages.add_metric(["live"], node.publishing.messages_live)
+        messages.add_metric(["persistent"], node.publishing.messages_persistent)
+        yield messages
+        repeats = "Messages that were stored before and came again."
+        yield _counter("repeated_messages", repeats, node.publishing.repeats)
+        yield _counter("commits", "Group commits.", node.committer.commits)
+
+        yield _gauge("logs", "Logs held.", sums.logs)
+        yield _gauge("stored_bytes", "Size of all logs.", sums.stored_bytes)
+        yield _gauge("holes", "Ranges that this copy is known not to have.", sums.holes)
+        yield _gauge("flaws", "Faults found that cost no message.", len(node.store.flaws()))
+        poisoned = "Logs that take no more since a write or sync failed."
+        yield _counter("poisoned_logs", poisoned, len(node.committer.poisoned))
+
+        yield _gauge("requests_under_way", "Requests without an end.", len(node.bidding.requests))
+        yield _gauge("providers", "Topics provided.", node.bidding.requests.providers)
+        yield _gauge("durable_subscriptions", "Positions kept by name.", len(node.durable))
+
+    def _about(self) -> Metric:
+        node = self._node
+        labels = {
+            "version": __version__,
+            "name": node.name,
+            "cluster_id": node.config.cluster_id,
+            "broker_id": node.broker_id.hex(),
+        }
+        about = GaugeMetricFamily("busnode_info", "Who this node is.", labels=list(labels))
+        about.add_metric(list(labels.values()), 1)
+        return about
+
+
+def _gauge(name: str, help_: str, value: float) -> Metric:
+    return GaugeMetricFamily(f"busnode_{name}", help_, value)
+
+
+def _counter(name: str, help_: str, value: float) -> Metric:
+    return CounterMetricFamily(f"busnode_{name}", help_, value)

@@ -1,0 +1,327 @@
+"""A node: the process's parts put together, started and ended."""
+
+import logging
+import posixpath
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Final
+
+import trio
+
+from busnode.node.bidding import Bidding
+from busnode.node.committer import Committer
+from busnode.node.config import NodeConfig
+from busnode.node.durable_positions import (
+    PREFIX,
+    DurablePositions,
+    Position,
+    encode_position,
+    flatten,
+    topic_of,
+)
+from busnode.node.http import HttpServer
+from busnode.node.identity import find_name
+from busnode.node.incarnation import Incarnations
+from busnode.node.listeners import Listeners, open_listeners
+from busnode.node.logs import fields
+from busnode.node.pages import pages
+from busnode.node.producers import Producers
+from busnode.node.publishing import Publishing
+from busnode.node.receipts import Receipts
+from busnode.node.router import Router
+from busnode.node.session import ClientSession
+from busnode.node.status import answer_status, answer_topics
+from busnode.node.subscriptions import Subscriptions
+from busnode.node.traffic import Traffic
+from busnode.segments.retention import RetentionRules
+from busnode.segments.storages import find_storage
+from busnode.segments.store import Store, StoreOptions
+from busnode.wire.batches import Columns, encode_columns
+from busnode.wire.control import (
+    Bid,
+    Credit,
+    Hello,
+    Provide,
+    Reply,
+    Request,
+    SavePosition,
+    Subscribe,
+    Welcome,
+    encode_control,
+)  # fmt: skip
+from busnode.wire.errors import BusnodeError, Refused, Unavailable
+from busnode.wire.frames import Flags, encode_batch_frame
+from busnode.wire.ids import BrokerId, ClientNo, Topic
+from busnode.wire.runs import Run, verify_runs
+from busnode.world.network import Address
+from busnode.world.world import World
+
+logger = logging.getLogger(__name__)
+
+RETENTION_EVERY_S: Final = 60.0
+
+
+class OwnPublisher:
+    """The node itself as a publisher: nobody waits for its acks."""
+
+    def __init__(self) -> None:
+        self.uncommitted_bytes = 0
+
+    def send(self, frame: bytes) -> None:
+        """Acks go nowhere: the commit that they tell of has happened."""
+
+    def committed(self, size_bytes: int) -> None:
+        self.uncommitted_bytes -= size_bytes
+
+
+class RunningNode:
+    """All parts of one incarnation. `start_node` makes it, runs it and ends it."""
+
+    def __init__(
+        self, world: World, config: NodeConfig, name: str, store: Store, listeners: Listeners
+    ) -> None:
+        self.world = world
+        self.config = config
+        self.name = name
+        self.store = store
+        self.listeners = listeners
+        broker_id = world.entropy.broker_id()
+        store.begin(broker_id)  # durable before anything can be acked under it
+        self.router = Router(store, broker_id)
+        self.receipts = Receipts()
+        self.producers = Producers()
+        self.producers.load(store.logs())
+        self.committer = Committer(store, self.receipts, self.router)
+        self.publishing = Publishing(
+            broker_id, self.router, self.producers, self.receipts, self.committer
+        )
+        self.incarnations = Incarnations(
+            world, store, self.router, self.publishing, self.keep_positions
+        )
+        self.committer.on_lost = self.incarnations.lost
+        self.durable = DurablePositions()
+        self.subscriptions = Subscriptions(self.router, self.durable, world.entropy, config)
+        self.bidding = Bidding(world.clock)
+        self.bidding.answer("/$sys/status", lambda _: answer_status(self))
+        self.bidding.answer("/$sys/topics", lambda payload: answer_topics(self, payload))
+        self.sessions: dict[ClientNo, ClientSession] = {}
+        self.departed = Traffic()
+        self.serving = False
+        self.draining = False
+        self.started_at = world.clock.monotonic()
+        self._own = OwnPublisher()
+        self._next_client_no = 1
+        self._drained_by: float | None = None
+        self._in_a_hurry = False
+        self._load_positions()
+
+    @property
+    def broker_id(self) -> BrokerId:
+        return self.incarnations.current
+
+    @property
+    def address(self) -> Address:
+        """Where clients reach it."""
+        return self.listeners.client.address
+
+    # Clients --------------------------------------------------------------------------------------
+
+    async def serve_clients(self) -> None:
+        self.serving = True
+        async with trio.open_nursery() as nursery:
+            while True:
+                try:
+                    stream = await self.listeners.client.accept()
+                except OSError:
+                    if self.draining:
+                        await trio.sleep_forever()  # until those who are here have left
+                    raise
+                if len(self.sessions) >= self.config.clients_max or self.draining:
+                    stream.close()
+                    continue
+                client_no = ClientNo(self._next_client_no)
+                self._next_client_no += 1
+                session = ClientSession(
+                    stream, self.world.clock, self, client_no,
+                    self.config.heartbeat_s, self.config.hello_timeout_s,
+                )  # fmt: skip
+                self.sessions[client_no] = session
+                nursery.start_soon(self._serve_client, session)
+
+    async def _serve_client(self, session: ClientSession) -> None:
+        try:
+            await session.run()
+        except Exception:
+            # One client's session must not take the others along, whatever is wrong with it.
+            logger.exception("client %d (%s): session failed", session.client_no, session.name)
+        finally:
+            del self.sessions[session.client_no]
+            dropped = sum(each.dropped_total for each in self.subscriptions.of(session).values())
+            self.departed.add(session.received_bytes, session.outgoing.sent_bytes, dropped)
+            self.subscriptions.leave(session)
+            self.bidding.leave(session)
+            self.receipts.forget(session)
+
+    def welcome(self, session: ClientSession, hello: Hello) -> bytes:
+        self.bidding.join(session)
+        logger.info("client %d (%s) from %s", session.client_no, hello.name, session.peer)
+        welcome = Welcome(
+            session.client_no, self.broker_id, self.name, self.config.cluster_id,
+            [str(self.address)], self.config.heartbeat_s,
+        )  # fmt: skip
+        return encode_control(welcome)
+
+    def publish(self, session: ClientSession, view: memoryview, run: Run) -> None:
+        self.publishing.publish(session, view, run)
+
+    def after_reading(self, session: ClientSession) -> None:
+        del session
+        self.publishing.flush()
+
+    async def subscribe(self, session: ClientSession, message: Subscribe) -> None:
+        position = await self.subscriptions.subscribe(session, message)
+        name = message.durable
+        if name is not None and message.queue is None and self.durable.get(name) is None:
+            # From here on it has a place, also when the client goes before it saves one.
+            try:
+                self._save_position(name, position)
+            except (Refused, Unavailable) as error:
+                logger.warning("position of %r was not kept: %s", name, error)
+
+    def unsubscribe(self, session: ClientSession, number: int) -> None:
+        self.subscriptions.unsubscribe(session, number)
+
+    def add_credit(self, session: ClientSession, message: Credit) -> None:
+        self.subscriptions.add_credit(session, message)
+
+    def save_position(self, session: ClientSession, message: SavePosition) -> None:
+        subscription = self.subscriptions.of(session).get(message.subscription)
+        if subscription is not None and subscription.durable is not None:
+            self._save_position(subscription.durable, flatten(message.position))
+
+    def provide(self, session: ClientSession, message: Provide) -> None:
+        self.bidding.provide(session, message)
+
+    def unprovide(self, session: ClientSession, number: int) -> None:
+        self.bidding.unprovide(session, number)
+
+    def bid(self, session: ClientSession, message: Bid) -> None:
+        self.bidding.bid(session, message)
+
+    def request(self, session: ClientSession, message: Request) -> None:
+        self.bidding.request(session, message)
+
+    def reply(self, session: ClientSession, message: Reply) -> None:
+        self.bidding.reply(session, message)
+
+    # Its own messages -----------------------------------------------------------------------------
+
+    def _save_position(self, name: str, cursors: Position) -> None:
+        """Keep cursors that have moved. Refused when there are too many for one message."""
+        position = self.durable.moved(name, cursors)
+        utc_us = self.durable.next_utc_us(name, self.world.clock.utc_us())
+        self._publish_own(topic_of(name), encode_position(position), utc_us)
+        self.durable.keep(name, position, utc_us)
+
+    def _publish_own(self, topic: Topic, payload: bytes, utc_us: int) -> None:
+        """Append a message of the system's own to its log."""
+        frame = encode_batch_frame(
+            topic=topic.encode(),
+            body=encode_columns(Columns([payload])),
+            count=1,
+            flags=Flags.PERSISTENT | Flags.LOCAL,
+            utc_us=utc_us,
+            producer_id=0,
+            producer_seq=0,
+        )
+        buffer = bytearray(frame)
+        view = memoryview(buffer)
+        for run in verify_runs(buffer, view, 0, len(buffer))[0]:
+            self.publishing.publish(self._own, view, run, system=True)
+
+    def _load_positions(self) -> None:
+        """Take over the positions of durable subscriptions, into this incarnation's own logs, so
+        that they live on when the old ones expire."""
+        for log in self.store.logs():
+            if log.log_id.topic.startswith(PREFIX):
+                self.durable.load(log)
+        self.keep_positions()
+
+    def keep_positions(self) -> None:
+        for name in self.durable.names():
+            self._save_position(name, {})
+
+    # Housekeeping ---------------------------------------------------------------------------------
+
+    async def keep_house(self) -> None:
+        """Retention, and positions renewed before they expire."""
+        rules = RetentionRules(self.config.retain_s, None, self.config.retain_bytes)
+        renewed_at = self.world.clock.monotonic()
+        while True:
+            await self.world.clock.sleep(RETENTION_EVERY_S)
+            try:
+                for expired in self.store.expire(rules):
+                    logger.info("expired: %s", expired)
+                if self.world.clock.monotonic() - renewed_at > self.config.retain_s / 4:
+                    self.keep_positions()
+                    renewed_at = self.world.clock.monotonic()
+            except (BusnodeError, OSError) as error:
+                # What could not be dropped or renewed now is so the next time.
+                logger.error("housekeeping failed", extra=fields(error=error))
+
+    async def drain(self) -> None:
+        """Take no more clients, send those there are elsewhere, and commit what is pending.
+
+        A second call waits for the same end.
+        """
+        self.draining = True
+        if self._drained_by is None:
+            self._drained_by = trio.current_time() + self.config.drain_timeout_s
+        self.listeners.client.close()
+        for session in list(self.sessions.values()):
+            self.bidding.leave(session)
+            session.leave("this node is leaving", [])
+        with trio.CancelScope(deadline=self._drained_by):
+            while self._has_work() and not self._in_a_hurry:
+                await self.world.clock.sleep(0.02)
+
+    def _has_work(self) -> bool:
+        return bool(self.sessions) or self.store.dirty() or self.committer.committing
+
+    def hurry(self) -> None:
+        """Draining ends now, whoever is still there."""
+        self._in_a_hurry = True
+
+
+@asynccontextmanager
+async def start_node(
+    world: World, config: NodeConfig, otherwise_named: str = "n1"
+) -> AsyncGenerator[RunningNode, None]:
+    """A node that serves while the block runs, and drains when it is left."""
+    data = config.data or posixpath.join("busnode-data", config.name or otherwise_named)
+    storage = find_storage(config.storage)
+    options = StoreOptions(segment_bytes_max=config.segment_bytes_max)
+    store = storage(world.files, world.clock, data, options)
+    try:
+        name = config.name or otherwise_named
+        if config.storage != "memory":
+            name = find_name(world.files, data, config.name, otherwise_named)
+        # Listeners first: a port that is taken must not leave an incarnation behind.
+        async with open_listeners(world.network, config) as listeners:
+            node = RunningNode(world, config, name, store, listeners)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(node.committer.run)
+                nursery.start_soon(node.incarnations.run)
+                nursery.start_soon(node.bidding.run)
+                nursery.start_soon(node.keep_house)
+                nursery.start_soon(node.serve_clients)
+                if listeners.http is not None:
+                    nursery.start_soon(HttpServer(listeners.http, pages(node)).run)
+                try:
+                    yield node
+                finally:
+                    with trio.CancelScope(shield=True):
+                        await node.drain()
+                    nursery.cancel_scope.cancel()
+    finally:
+        store.close()

@@ -1,0 +1,217 @@
+"""What goes out on one connection: control frames first, then the subscriptions in turn.
+
+Everything is sent at once, inline, where the socket takes it; only what it does not take is kept,
+and a task of its own waits for the socket. A slow reader therefore costs one unsent piece and
+never holds up whoever has something for it.
+"""
+
+from collections import OrderedDict, deque
+from typing import Final, Protocol
+
+import trio
+
+from busnode.segments.store import Range
+from busnode.wire.errors import BusnodeError, LimitReached
+from busnode.world.network import Stream
+
+CONTROL_BYTES_MAX: Final = 8 * 1024 * 1024
+"""Control frames waiting for a peer that does not read. Answers are small: one that makes us keep
+this much asks without listening, and is let go."""
+
+PIECES_BEFORE_YIELD: Final = 32
+"""Pieces that one connection may send before others have their turn: 8 MiB, about 3 ms, to a reader
+that is as fast as we are."""
+
+
+class Piece:
+    """A stretch of bytes to send: some in memory, then perhaps a range of a file."""
+
+    __slots__ = ("data", "range")
+
+    def __init__(self, data: bytes, range_: Range | None = None) -> None:
+        self.data = data
+        self.range = range_
+
+
+class Source(Protocol):
+    """Something with more to send than one piece: a subscription."""
+
+    def next_piece(self) -> Piece | None:
+        """The next piece, or None when there is nothing now; the source then wakes us later."""
+        ...
+
+
+class Outgoing:
+    """The sending half of one connection."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self._control: deque[bytes] = deque()
+        self._control_bytes = 0
+        self._sources: OrderedDict[Source, None] = OrderedDict()
+        """Those that have something, in turn; one of many thousands can leave at once."""
+        self._pieces_left = 0
+        self._ended = False
+        self._waiting = trio.CancelScope()
+        self._idle: trio.Event | None = None
+        self._unsent: memoryview | None = None
+        self._range: Range | None = None
+        self._range_sent = 0
+        self._blocked = False
+        self._pumping = False
+        self._unblock = trio.Event()
+        self.failure: OSError | BusnodeError | None = None
+        """Why nothing can be sent any more."""
+        self.sent_bytes = 0
+
+    @property
+    def blocked(self) -> bool:
+        """Whether the socket takes no more for now."""
+        return self._blocked
+
+    @property
+    def idle(self) -> bool:
+        """Whether all that there was has been given to the system."""
+        return not (self._control or self._sources or self._unsent or self._range)
+
+    def has_room(self, size_bytes: int) -> bool:
+        """Whether so much for others' sake still leaves room for answers."""
+        return self._control_bytes + size_bytes <= CONTROL_BYTES_MAX // 2
+
+    def send(self, frame: bytes) -> None:
+        """Send a control frame, now or as soon as the socket takes it."""
+        if self.failure is not None:
+            return
+        self._control.append(frame)
+        self._control_bytes += len(frame)
+        if self._control_bytes > CONTROL_BYTES_MAX:
+            self._fail(LimitReached(f"{self._control_bytes} bytes of answers were not read"))
+        self.pump()
+
+    def send_at_once(self, header: bytes, data: memoryview) -> bool:
+        """Send bytes that are valid only now, if nothing waits; what is not taken is copied.
+
+        So a message that is not persistent goes from the buffer that received it to the sockets of
+        those who want it. False, and nothing is sent, when it would overtake something.
+        """
+        if self._blocked or self._pumping or self.failure is not None or not self.idle:
+            return False
+        if self._ended:
+            return False
+        try:
+            sent = self._stream.send_both(header, data)
+        except OSError as error:
+            self._fail(error)
+            return True
+        self.sent_bytes += sent
+        if sent < len(header):
+            self._unsent = memoryview(header[sent:] + bytes(data))
+        elif sent < len(header) + len(data):
+            self._unsent = memoryview(bytes(data[sent - len(header) :]))
+        else:
+            return True
+        self._block()
+        return True
+
+    def wake(self, source: Source) -> None:
+        """The source has something; it is asked in its turn."""
+        if source not in self._sources and not self._ended:
+            self._sources[source] = None
+
+    def forget(self, source: Source) -> None:
+        """The source is gone; a piece of it that is on its way still goes out whole."""
+        self._sources.pop(source, None)
+
+    def end_sources(self) -> None:
+        """No source is asked any more: from here on there are control frames only."""
+        self._ended = True
+        self._sources.clear()
+
+    async def wait_idle(self) -> None:
+        """Wait until all has been given to the system, or cannot be."""
+        while not self.idle and self.failure is None:
+            self._idle = trio.Event()
+            await self._idle.wait()
+
+    def pump(self) -> None:
+        """Send as much as the socket takes. Never raises, never waits."""
+        if self._blocked or self._pumping or self.failure is not None:
+            return
+        self._pumping = True  # a source may send a control frame while it is asked
+        self._pieces_left = PIECES_BEFORE_YIELD
+        try:
+            while self._send_some():
+                pass
+        except OSError as error:
+            self._fail(error)
+        finally:
+            self._pumping = False
+        if self._idle is not None and self.idle:
+            self._idle.set()
+
+    def _send_some(self) -> bool:
+        """Send one piece; False when there is none or the socket takes no more."""
+        if self._unsent is not None:
+            sent = self._stream.send(self._unsent)
+            self.sent_bytes += sent
+            if sent < len(self._unsent):
+                self._unsent = self._unsent[sent:]
+                return self._block()
+            self._unsent = None
+        elif self._range is not None:
+            left = self._range.length - self._range_sent
+            at = self._range.offset + self._range_sent
+            sent = self._stream.send_range(self._range.file, at, left)
+            self.sent_bytes += sent
+            self._range_sent += sent
+            if not sent:
+                return self._block()
+            if sent == left:
+                self._range = None
+        elif self._control:
+            self._unsent = memoryview(b"".join(self._control))
+            self._control.clear()
+            self._control_bytes = 0
+        elif self._sources:
+            if not self._pieces_left:
+                return self._block()
+            self._pieces_left -= 1
+            source = next(iter(self._sources))
+            piece = source.next_piece()
+            if piece is None:
+                del self._sources[source]
+            else:
+                self._sources.move_to_end(source)
+                self._unsent = memoryview(piece.data)
+                self._range, self._range_sent = piece.range, 0
+        else:
+            return False
+        return True
+
+    def _block(self) -> bool:
+        self._blocked = True
+        self._unblock.set()
+        return False
+
+    def _fail(self, failure: OSError | BusnodeError) -> None:
+        if self.failure is None:
+            self.failure = failure
+        self._unblock.set()
+        self._waiting.cancel()  # who never reads would be waited for without end
+        if self._idle is not None:
+            self._idle.set()
+
+    async def run(self) -> None:
+        """Wait for the socket whenever it is full; returns when nothing can be sent any more."""
+        while True:
+            await self._unblock.wait()
+            self._unblock = trio.Event()
+            with trio.CancelScope() as self._waiting:
+                if self.failure is not None:
+                    return
+                try:
+                    await self._stream.wait_writable()
+                except OSError as error:
+                    self._fail(error)
+            self._blocked = False
+            self.pump()

@@ -1,0 +1,198 @@
+"""Taking messages in: to subscribers at once, or into a log and to subscribers once it is safe."""
+
+from itertools import accumulate
+from typing import Final, Protocol
+
+from busnode.node.committer import Committer
+from busnode.node.producers import Producer, Producers, SeenRun
+from busnode.node.receipts import Receipt, Receipts
+from busnode.node.router import Listener, Route, Router
+from busnode.segments.store import Log
+from busnode.wire.errors import BadTopic, LogPoisoned, Unavailable
+from busnode.wire.frames import Flags, broker_seed
+from busnode.wire.ids import BrokerId
+from busnode.wire.runs import Run, stamp_run
+from busnode.wire.topics import is_system
+
+AT_ONCE_MAX: Final = 1000
+"""Listeners to whom a message is sent straight on, 5 ms in all. One client may subscribe to one
+topic ten thousand times; it then gets them in its turns."""
+
+RETRY_S: Final = 1.0
+"""When a publisher should try again after the disk has failed."""
+
+
+class Publisher(Protocol):
+    """Who publishes: a session, or the node itself."""
+
+    uncommitted_bytes: int
+
+    def send(self, frame: bytes) -> None: ...
+
+    def committed(self, size_bytes: int) -> None: ...
+
+
+class Publishing:
+    """The way of a message into the node. One task at a time calls it, and it never waits."""
+
+    def __init__(
+        self,
+        broker_id: BrokerId,
+        router: Router,
+        producers: Producers,
+        receipts: Receipts,
+        committer: Committer,
+    ) -> None:
+        self.broker_id = broker_id
+        self._seed = broker_seed(broker_id)
+        self._router = router
+        self._producers = producers
+        self._receipts = receipts
+        self._committer = committer
+        self._offered: dict[Listener, None] = {}
+        self._stopped: str | None = None
+        self.messages_live = 0
+        self.messages_persistent = 0
+        self.repeats = 0
+
+    def publish(
+        self, publisher: Publisher, view: memoryview, run: Run, *, system: bool = False
+    ) -> None:
+        """Take a verified run. Raises Refused when the topic is none, or is the system's own."""
+        route = self._router.route(run.topic)
+        if is_system(route.topic) and not system:
+            raise BadTopic(f"{route.topic} is a topic of the system: nobody else publishes there")
+        if run.flags & Flags.PERSISTENT:
+            self._store(publisher, view, run, route)
+        else:
+            self._offer(view, run, route)
+
+    def begin(self, broker_id: BrokerId) -> None:
+        """From here on persistent messages are those of a new incarnation."""
+        self.broker_id = broker_id
+        self._seed = broker_seed(broker_id)
+        self._stopped = None
+
+    def stop(self, reason: str) -> None:
+        """Refuse persistent messages until the next incarnation begins."""
+        self._stopped = reason
+
+    def flush(self) -> None:
+        """Send what was offered since the last time."""
+        if self._offered:
+            offered, self._offered = self._offered, {}
+            for listener in offered:
+                listener.pump()
+
+    def _offer(self, view: memoryview, run: Run, route: Route) -> None:
+        self.messages_live += run.count
+        if not run.flags & Flags.LOCAL or not route.listeners:
+            return
+        batches = view[run.start : run.end]
+        kept: bytes | None = None
+        few = len(route.listeners) <= AT_ONCE_MAX
+        for listener in route.listeners:
+            if few and listener.offer_at_once(batches, run.count):
+                continue
+            if kept is None:
+                kept = bytes(batches)  # one copy for all who cannot take it now
+            listener.offer(kept, run.count)
+            self._offered[listener] = None
+
+    def _store(self, publisher: Publisher, view: memoryview, run: Run, route: Route) -> None:
+        if self._stopped is not None:
+            raise _unavailable(self._stopped)
+        log = self._router.open_log(route)
+        if log.poisoned is not None:
+            raise _unavailable(log.poisoned)
+        for part in _consecutive(run):
+            _, _, _, producer_id, first_seq = part.batches[0]
+            producer = self._producers.get(producer_id)
+            if first_seq and not producer.is_new(first_seq):
+                self._store_new_of(publisher, view, part, log, producer)
+            else:
+                self._append(publisher, view, part, log, producer)
+        self._committer.wake()
+
+    def _store_new_of(
+        self, publisher: Publisher, view: memoryview, run: Run, log: Log, producer: Producer
+    ) -> None:
+        """A run of which some batches may be repeats: each is looked at alone."""
+        committed: dict[Log, None] = {}
+        try:
+            for place, batch in enumerate(run.batches):
+                seen = producer.find(batch[4])
+                if seen is None or _is_lost(*seen):
+                    part = _part(run, place, place + 1)
+                    self._append(publisher, view, part, log, producer)
+                    continue
+                self.repeats += batch[1]
+                stored_in, first_no, count = seen
+                last_no = first_no + count - 1
+                receipt = Receipt(publisher, 0, batch[4], 1, first_no, last_no)
+                self._receipts.add(stored_in, receipt)
+                if stored_in.committed_no >= last_no:
+                    committed[stored_in] = None
+        finally:
+            self._receipts.settle(list(committed))
+
+    def _append(
+        self, publisher: Publisher, view: memoryview, run: Run, log: Log, producer: Producer
+    ) -> None:
+        first_no = log.next_no
+        next_no = stamp_run(view, run, self.broker_id, self._seed, first_no)
+        try:
+            log.append(view[run.start : run.end], run.count, run.utc_us_max)
+        except LogPoisoned as error:
+            self._committer.lost(log)
+            raise _unavailable(error.text) from error
+        self.messages_persistent += run.count
+        size_bytes = run.end - run.start
+        publisher.uncommitted_bytes += size_bytes
+        first_seq = run.batches[0][4]
+        if first_seq:
+            ends = list(accumulate(batch[1] for batch in run.batches))
+            producer.add(SeenRun(first_seq, ends, log, first_no))
+        receipt = Receipt(publisher, size_bytes, first_seq, len(run.batches), first_no, next_no - 1)
+        self._receipts.add(log, receipt)
+
+
+def _unavailable(reason: str) -> Unavailable:
+    return Unavailable(f"this node's disk failed: {reason}", retry_after_s=RETRY_S)
+
+
+def _is_lost(log: Log, first_no: int, count: int) -> bool:
+    """Whether a batch that was appended will never be committed: a repeat of it is none."""
+    return log.poisoned is not None and log.committed_no < first_no + count - 1
+
+
+def _consecutive(run: Run) -> list[Run]:
+    """A run as parts of one producer with numbers one behind the other: nearly always itself.
+
+    Every number is looked at. The ends alone do not tell: 2, 1, 4 would pass for 2, 3, 4, and the
+    true 3 would then be taken for a repeat. A batch with the number 0 has none and stands alone.
+    """
+    batches = run.batches
+    ends: list[int] = []
+    _, _, _, producer_id, seq = batches[0]
+    for place in range(1, len(batches)):
+        _, _, _, next_id, next_seq = batches[place]
+        if next_seq != seq + 1 or next_id != producer_id or not seq:
+            ends.append(place)
+        producer_id, seq = next_id, next_seq
+    if not ends:
+        return [run]
+    starts = [0, *ends]
+    return [_part(run, *place) for place in zip(starts, [*ends, len(batches)], strict=True)]
+
+
+def _part(run: Run, first: int, end: int) -> Run:
+    """Some batches of a run as a run of their own."""
+    batches = run.batches
+    part = Run(run.topic, batches[first][0])
+    part.end = batches[end][0] if end < len(batches) else run.end
+    part.batches = batches[first:end]
+    part.count = sum(batch[1] for batch in part.batches)
+    part.flags = run.flags
+    part.utc_us_max = run.utc_us_max
+    return part

@@ -1,0 +1,103 @@
+"""Acks that wait for their log to be committed."""
+
+from collections import deque
+from collections.abc import Iterable
+from typing import Final, NamedTuple, Protocol
+
+from busnode.segments.store import Log
+from busnode.wire import limits
+from busnode.wire.control import Ack, Error, encode_control, encode_trusted
+from busnode.wire.errors import BusnodeError
+from busnode.wire.frames import FrameType
+from busnode.wire.ids import BrokerId
+
+LOCAL: Final = "local"
+"""The level of a message that is safe on this node's disk alone."""
+
+
+class Acked(Protocol):
+    """Who waits for an ack: a session."""
+
+    def send(self, frame: bytes) -> None: ...
+
+    def committed(self, size_bytes: int) -> None:
+        """So many bytes that it appended are durable."""
+        ...
+
+
+class Receipt(NamedTuple):
+    """A run of a producer's batches, and where its last message stands."""
+
+    session: Acked
+    size_bytes: int
+    """What was appended for it: 0 for a repeat."""
+    first_seq: int
+    batches: int
+    first_no: int
+    last_no: int
+
+
+class Receipts:
+    """The receipts of all logs, in the order of their numbers."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[Log, deque[Receipt]] = {}
+
+    def add(self, log: Log, receipt: Receipt) -> None:
+        self._waiting.setdefault(log, deque()).append(receipt)
+
+    def settle(self, logs: list[Log]) -> None:
+        """These logs are committed further: ack what they cover, one frame for each session and
+        incarnation, before anybody hears of the messages themselves."""
+        due: dict[tuple[Acked, BrokerId], list[tuple[int, int, int]]] = {}
+        for log in logs:
+            waiting = self._waiting.get(log)
+            if waiting is None:
+                continue
+            committed_no = log.committed_no
+            while waiting and waiting[0].last_no <= committed_no:
+                session, size_bytes, first_seq, batches, first_no, _ = waiting.popleft()
+                session.committed(size_bytes)
+                rows = due.setdefault((session, log.log_id.broker_id), [])
+                rows.append((first_seq, batches, first_no))
+            if not waiting:
+                del self._waiting[log]
+        most = limits.CONTROL_ELEMENTS_MAX
+        for (session, broker_id), rows in due.items():
+            for at in range(0, len(rows), most):
+                session.send(encode_trusted(Ack, broker_id, LOCAL, rows[at : at + most]))
+
+    def refuse(self, log: Log, error: BusnodeError) -> None:
+        """The log is lost to writing: whoever waits for it must publish again, elsewhere."""
+        for receipt in self._waiting.pop(log, ()):
+            receipt.session.committed(receipt.size_bytes)
+            seqs = range(receipt.first_seq, receipt.first_seq + receipt.batches)
+            receipt.session.send(encode_refusals(error, FrameType.BATCH, seqs))
+
+    def forget(self, session: Acked) -> None:
+        """The session is gone; its messages stay."""
+        for log, waiting in list(self._waiting.items()):
+            left = deque(receipt for receipt in waiting if receipt.session is not session)
+            if left:
+                self._waiting[log] = left
+            else:
+                del self._waiting[log]
+
+
+def encode_refusal(error: BusnodeError, refused: FrameType | None, about: int | None) -> bytes:
+    """An ERROR frame for one of our errors."""
+    kind = None if refused is None else int(refused)
+    return encode_control(Error(error.code, _text(error), kind, about, error.retry_after_s))
+
+
+def encode_refusals(error: BusnodeError, refused: FrameType, abouts: Iterable[int]) -> bytes:
+    """ERROR frames for many of a kind at once: a buffer may hold thousands of bad batches."""
+    text = _text(error)
+    return b"".join(
+        encode_trusted(Error, error.code, text, int(refused), about, error.retry_after_s)
+        for about in abouts
+    )
+
+
+def _text(error: BusnodeError) -> str:
+    return error.text.encode()[: limits.TEXT_BYTES_MAX].decode(errors="ignore")

@@ -1,0 +1,337 @@
+"""Request and reply with bidding: who is asked, who gets the request, when it ends.
+
+A machine without IO: each method takes what happened and returns what is to be done. Nothing is
+persisted; a request ends with a reply, an error or its deadline, whatever happens to the parties.
+
+Each provider is asked under a number of its own, so that one client's two providers of the same
+topic are not taken for each other. Nothing here walks through all requests: there may be a hundred
+thousand of them under way.
+"""
+
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
+from typing import Final
+
+from busnode.wire.errors import LimitReached, NoProvider, TimedOut
+from busnode.wire.ids import Pattern, Topic
+from busnode.wire.limits import MIB
+from busnode.wire.trie import Trie
+
+END: Final = "END"
+"""Code of the end of many replies that carries no reply of its own."""
+
+TIMEOUT_S_MAX: Final = 3600.0
+REQUESTS_MAX: Final = 100_000
+REQUESTS_BYTES_MAX: Final = 256 * MIB
+"""Requests under way at one node: each holds its payload in memory."""
+
+REQUESTS_OF_ONE_MAX: Final = 10_000
+REQUESTS_BYTES_OF_ONE_MAX: Final = 32 * MIB
+"""Of one client: so that no one can take all the room there is."""
+
+ALARMS_SPARE: Final = 1024
+"""So few alarms of ended requests are not worth clearing away."""
+
+
+@dataclass(frozen=True, slots=True)
+class Provider:
+    """One PROVIDE of one client."""
+
+    client: Hashable
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class SendAsk:
+    provider: Provider
+    ask: int
+    topic: str
+    headers: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class SendRequest:
+    provider: Provider
+    ask: int
+    topic: str
+    headers: dict[str, str]
+    payload: bytes
+    many: bool
+    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class SendReply:
+    client: Hashable
+    request: int
+    code: str | None
+    headers: dict[str, str]
+    payload: bytes
+    last: bool
+
+
+Action = SendAsk | SendRequest | SendReply
+
+Asks = dict[int, Provider]
+"""Providers by the number of their ASK; in the order of asking, the same in every run."""
+
+
+@dataclass(slots=True, eq=False)
+class _Request:
+    client: Hashable
+    number: int
+    """The requester's own number for it."""
+    topic: str
+    headers: dict[str, str]
+    payload: bytes
+    many: bool
+    deadline: float
+    bidding: Asks = field(default_factory=dict[int, Provider])
+    """Asked, and no bid yet."""
+    willing: Asks = field(default_factory=dict[int, Provider])
+    """Said yes and have not got the request."""
+    working: Asks = field(default_factory=dict[int, Provider])
+    """Have got the request and not replied."""
+    next_try: float = 0.0
+    """When a single request goes to the next who is willing, although nobody has failed."""
+    ended: bool = False
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.payload) + sum(len(k) + len(v) for k, v in self.headers.items())
+
+
+@dataclass(slots=True)
+class _Client:
+    """What one requester has under way."""
+
+    requests: dict[_Request, None] = field(default_factory=dict[_Request, None])
+    size_bytes: int = 0
+
+
+class Requests:
+    """All requests under way at one node."""
+
+    def __init__(self) -> None:
+        self._providers: Trie[Provider] = Trie()
+        self._patterns: dict[Hashable, dict[Provider, Pattern]] = {}
+        self._asks: dict[int, _Request] = {}
+        self._asks_of: dict[Provider, dict[int, None]] = {}
+        self._clients: dict[Hashable, _Client] = {}
+        self._alarms: list[tuple[float, int, _Request]] = []
+        """A heap: when to look at a request, some of which have ended meanwhile."""
+        self._alarms_max = ALARMS_SPARE
+        self._next_alarm = 0
+        self._next_ask = 1
+        self._count = 0
+        self._size_bytes = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def providers(self) -> int:
+        return len(self._providers)
+
+    def provide(self, provider: Provider, pattern: Pattern) -> None:
+        self._patterns.setdefault(provider.client, {})[provider] = pattern
+        self._providers.add(pattern, provider)
+
+    def unprovide(self, provider: Provider, now: float) -> list[Action]:
+        provided = self._patterns.get(provider.client, {})
+        pattern = provided.pop(provider, None)
+        if pattern is None:
+            return []
+        if not provided:
+            del self._patterns[provider.client]
+        self._providers.remove(pattern, provider)
+        return self._lost(self._asks_of.get(provider, ()), now)
+
+    def leave(self, client: Hashable, now: float) -> list[Action]:
+        """A client is gone: its requests end, and what it was to answer goes to others."""
+        mine = self._clients.get(client)
+        if mine is not None:
+            for each in list(mine.requests):
+                self._forget(each)
+        lost: list[int] = []
+        for provider, pattern in self._patterns.pop(client, {}).items():
+            self._providers.remove(pattern, provider)
+            lost += self._asks_of.get(provider, ())
+        return self._lost(lost, now)
+
+    def request(
+        self,
+        client: Hashable,
+        number: int,
+        topic: Topic,
+        *,
+        headers: dict[str, str],
+        payload: bytes,
+        many: bool,
+        timeout_s: float,
+        now: float,
+    ) -> list[Action]:
+        """A client asks. Everybody who provides the topic is asked to bid."""
+        deadline = now + min(timeout_s, TIMEOUT_S_MAX)
+        each = _Request(client, number, topic, headers, payload, many, deadline)
+        asked = self._providers.match(topic)
+        if not asked:
+            return [_end(each, NoProvider.code, f"nobody provides {topic}")]
+        self._admit(each)
+        for provider in asked:
+            ask = self._next_ask
+            self._next_ask += 1
+            each.bidding[ask] = provider
+            self._asks[ask] = each
+            self._asks_of.setdefault(provider, {})[ask] = None
+        self._wake_at(deadline, each)
+        return [SendAsk(provider, ask, topic, headers) for ask, provider in each.bidding.items()]
+
+    def bid(self, client: Hashable, ask: int, yes: bool, now: float) -> list[Action]:
+        each = self._asks.get(ask)
+        provider = None if each is None else each.bidding.get(ask)
+        if each is None or provider is None or provider.client != client:
+            return []  # it has ended, or was not asked: late answers are ignored
+        del each.bidding[ask]
+        if yes:
+            each.willing[ask] = provider
+        else:
+            self._drop_ask(ask, provider)
+        return self._go_on(each, now)
+
+    def reply(
+        self, client: Hashable, ask: int, code: str | None, headers: dict[str, str], payload: bytes
+    ) -> list[Action]:
+        each = self._asks.get(ask)
+        provider = None if each is None else each.working.get(ask)
+        if each is None or provider is None or provider.client != client:
+            return []
+        del each.working[ask]
+        self._drop_ask(ask, provider)
+        last = not each.many or not (each.bidding or each.willing or each.working)
+        if last:
+            self._forget(each)
+        return [SendReply(each.client, each.number, code, headers, payload, last)]
+
+    def pass_over(self, ask: int, now: float) -> list[Action]:
+        """Somebody cannot be reached now: it goes on without this one."""
+        return self._lost([ask], now)
+
+    def expire(self, now: float) -> list[Action]:
+        """Time has passed: end what is overdue, and let the next try where one is slow."""
+        actions: list[Action] = []
+        while self._alarms and self._alarms[0][0] <= now:
+            each = heappop(self._alarms)[2]
+            if each.ended:
+                continue
+            if each.deadline <= now:
+                self._forget(each)
+                actions.append(_end(each, TimedOut.code, f"no reply on {each.topic} in time"))
+            elif each.willing and each.next_try <= now:
+                actions += self._try_next(each, now)
+        return actions
+
+    def next_deadline(self) -> float | None:
+        """When `expire` has something to do."""
+        while self._alarms and self._alarms[0][2].ended:
+            heappop(self._alarms)
+        return self._alarms[0][0] if self._alarms else None
+
+    # Inside ---------------------------------------------------------------------------------------
+
+    def _admit(self, each: _Request) -> None:
+        """Count it, or LimitReached."""
+        size_bytes = each.size_bytes
+        mine = self._clients.get(each.client) or _Client()
+        if (
+            len(mine.requests) >= REQUESTS_OF_ONE_MAX
+            or mine.size_bytes + size_bytes > REQUESTS_BYTES_OF_ONE_MAX
+        ):
+            raise LimitReached(
+                f"{len(mine.requests)} requests with {mine.size_bytes} bytes are under way; one "
+                f"client may have {REQUESTS_OF_ONE_MAX} with {REQUESTS_BYTES_OF_ONE_MAX} bytes"
+            )
+        if self._count >= REQUESTS_MAX or self._size_bytes + size_bytes > REQUESTS_BYTES_MAX:
+            raise LimitReached(
+                f"{self._count} requests with {self._size_bytes} bytes are under way at this node; "
+                f"it takes {REQUESTS_MAX} with {REQUESTS_BYTES_MAX} bytes"
+            )
+        self._clients[each.client] = mine
+        mine.requests[each] = None
+        mine.size_bytes += size_bytes
+        self._count += 1
+        self._size_bytes += size_bytes
+
+    def _forget(self, each: _Request) -> None:
+        each.ended = True
+        for ask, provider in (*each.bidding.items(), *each.willing.items(), *each.working.items()):
+            self._drop_ask(ask, provider)
+        size_bytes = each.size_bytes
+        mine = self._clients[each.client]
+        del mine.requests[each]
+        mine.size_bytes -= size_bytes
+        if not mine.requests:
+            del self._clients[each.client]
+        self._count -= 1
+        self._size_bytes -= size_bytes
+        # An alarm may be an hour away, and holds the payload until then.
+        if len(self._alarms) > self._alarms_max:
+            self._alarms = [alarm for alarm in self._alarms if not alarm[2].ended]
+            heapify(self._alarms)
+            self._alarms_max = 2 * len(self._alarms) + ALARMS_SPARE
+
+    def _drop_ask(self, ask: int, provider: Provider) -> None:
+        del self._asks[ask]
+        asks = self._asks_of[provider]
+        del asks[ask]
+        if not asks:
+            del self._asks_of[provider]
+
+    def _wake_at(self, moment: float, each: _Request) -> None:
+        self._next_alarm += 1
+        heappush(self._alarms, (moment, self._next_alarm, each))
+
+    def _lost(self, asks: Iterable[int], now: float) -> list[Action]:
+        """These will not be answered. All go before any request goes on, so that none goes to
+        another provider of a client that is gone."""
+        touched: dict[_Request, None] = {}
+        for ask in list(asks):
+            each = self._asks[ask]
+            touched[each] = None
+            for state in (each.bidding, each.willing, each.working):
+                provider = state.pop(ask, None)
+                if provider is not None:
+                    self._drop_ask(ask, provider)
+        return [action for each in touched for action in self._go_on(each, now)]
+
+    def _go_on(self, each: _Request, now: float) -> list[Action]:
+        actions: list[Action] = []
+        if each.many:
+            while each.willing:
+                actions += self._try_next(each, now)
+        elif each.willing and (not each.working or each.next_try <= now):
+            actions += self._try_next(each, now)
+        if not (each.bidding or each.willing or each.working):
+            self._forget(each)
+            actions.append(_end(each, NoProvider.code, f"nobody wants to answer {each.topic}"))
+        return actions
+
+    def _try_next(self, each: _Request, now: float) -> list[Action]:
+        ask = next(iter(each.willing))
+        provider = each.working[ask] = each.willing.pop(ask)
+        left_s = max(0.0, each.deadline - now)
+        if not each.many:
+            # Half of what is left, so that the next one has as much time if this one is silent.
+            each.next_try = now + left_s / 2
+            self._wake_at(each.next_try, each)
+        return [
+            SendRequest(provider, ask, each.topic, each.headers, each.payload, each.many, left_s)
+        ]
+
+
+def _end(each: _Request, code: str, text: str) -> SendReply:
+    """The end without a reply: an error for a single request, a plain end for many."""
+    if each.many:
+        return SendReply(each.client, each.number, END, {}, b"", last=True)
+    return SendReply(each.client, each.number, code, {}, text.encode(), last=True)

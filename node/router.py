@@ -1,0 +1,123 @@
+"""Who gets what: topics to subscriptions, and topics to logs."""
+
+from collections.abc import Hashable, Iterator
+from typing import Final, Protocol
+
+from busnode.segments.store import Log, Store
+from busnode.wire.ids import BrokerId, LogId, Pattern, Topic
+from busnode.wire.topics import decode_topic, is_pattern, matches
+from busnode.wire.trie import Trie
+
+ROUTES_MAX: Final = 65_536
+"""Topics whose receivers are remembered; a producer may use a new topic for every message."""
+
+
+class Listener(Hashable, Protocol):
+    """Who takes messages of a pattern: a subscription or a queue group."""
+
+    @property
+    def pattern(self) -> Pattern: ...
+
+    def offer_at_once(self, batches: memoryview, count: int) -> bool:
+        """Take batches that are valid only now; False when they must be offered to be kept."""
+        ...
+
+    def offer(self, batches: bytes, count: int) -> None: ...
+
+    def read(self, log: Log, after_no: int) -> None: ...
+
+    def committed(self, log: Log) -> None:
+        """A log that it reads has more."""
+        ...
+
+    def pump(self) -> None:
+        """Send what was offered or committed."""
+        ...
+
+
+class Route:
+    """Where messages of one topic go. It is rebuilt when subscriptions have changed."""
+
+    __slots__ = ("listeners", "log", "topic", "version")
+
+    def __init__(self, topic: Topic) -> None:
+        self.topic = topic
+        self.listeners: list[Listener] = []
+        self.log: Log | None = None
+        """This incarnation's log, once there is one."""
+        self.version = -1
+
+
+class Router:
+    """The subscriptions of this node's clients, and the logs that it holds, by topic."""
+
+    def __init__(self, store: Store, broker_id: BrokerId) -> None:
+        self._store = store
+        self._broker_id = broker_id
+        self._trie: Trie[Listener] = Trie()
+        self._routes: dict[bytes, Route] = {}
+        self._version = 0
+        self._logs: dict[Topic, list[Log]] = {}
+        for log in store.logs():
+            self._logs.setdefault(log.log_id.topic, []).append(log)
+
+    def __len__(self) -> int:
+        return len(self._trie)
+
+    def add(self, listener: Listener) -> None:
+        self._trie.add(listener.pattern, listener)
+        self._version += 1
+
+    def remove(self, listener: Listener) -> None:
+        self._trie.remove(listener.pattern, listener)
+        self._version += 1
+
+    def route(self, raw_topic: bytes) -> Route:
+        """Where a topic goes; BadTopic when it is none. Two look-ups for a topic that is known."""
+        route = self._routes.get(raw_topic)
+        if route is None:
+            route = Route(decode_topic(raw_topic))
+            if len(self._routes) >= ROUTES_MAX:
+                del self._routes[next(iter(self._routes))]
+            self._routes[raw_topic] = route
+            route.log = self._store.get(LogId(self._broker_id, route.topic))
+        if route.version != self._version:
+            route.listeners = list(self._trie.match(route.topic))
+            route.version = self._version
+        return route
+
+    def begin(self, broker_id: BrokerId) -> None:
+        """From here on logs are those of a new incarnation; the old ones stay to be read."""
+        self._broker_id = broker_id
+        self._routes.clear()
+
+    def open_log(self, route: Route) -> Log:
+        """This incarnation's log of a topic; those who listen read it from its beginning."""
+        log = route.log
+        if log is None:
+            log = route.log = self._store.create(LogId(self._broker_id, route.topic))
+            self._logs.setdefault(route.topic, []).append(log)
+            for listener in route.listeners:
+                listener.read(log, 0)
+        return log
+
+    def listeners(self, log: Log) -> list[Listener]:
+        """Who reads a log."""
+        return self.route(log.log_id.topic.encode()).listeners
+
+    def logs(self, pattern: Pattern) -> Iterator[Log]:
+        """The logs that a pattern matches, of all incarnations."""
+        for logs in self.look_through(pattern):
+            yield from logs
+
+    def look_through(self, pattern: Pattern) -> Iterator[list[Log]]:
+        """The same, topic by topic: an empty list for each that does not match, so that whoever
+        looks through a hundred thousand topics can let others have their turn."""
+        if not is_pattern(pattern):
+            yield list(self._logs.get(Topic(str(pattern)), ()))
+            return
+        for topic, logs in list(self._logs.items()):
+            yield list(logs) if matches(pattern, topic) else []
+
+    def topics(self) -> list[Topic]:
+        return list(self._logs)

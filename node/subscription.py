@@ -1,0 +1,250 @@
+"""A client's subscription as its home sees it: places in logs, and a bounded queue beside them.
+
+Persistent messages are never queued. The subscription holds a place in each log that it reads, and
+what is committed behind that place is sent from the log when the client has credit and its socket
+room. So there is no hand-over between replay and live, no hole and no repeat to guard against, and
+a consumer that is a gigabyte behind costs no memory. Messages that are not persistent wait in a
+queue of shared bytes, from which the oldest are dropped, counted and reported.
+"""
+
+from collections import deque
+from typing import Final
+
+from busnode.node.outgoing import Outgoing, Piece
+from busnode.segments.damage import Hole
+from busnode.segments.store import Log, LogReader, Range
+from busnode.wire.control import Chunk, Dropped, Gap, encode_control, encode_trusted
+from busnode.wire.frames import read_header
+from busnode.wire.ids import NO_BROKER, ClientNo, LogId, MsgNo, Pattern
+
+LIVE_BYTES_MAX: Final = 4 * 1024 * 1024
+"""Messages that are not persistent, waiting for one subscription: a burst of 30,000 small ones."""
+
+PIECE_BYTES: Final = 256 * 1024
+"""What one subscription sends before the next has its turn."""
+
+INLINE_BYTES: Final = 64 * 1024
+"""Ranges up to this are read and sent together with their announcement: one system call instead of
+two, and at the end of a log the page is in memory because it was just written."""
+
+
+class LogCursor:
+    """A subscription's place in one log."""
+
+    __slots__ = ("log", "queued", "reader")
+
+    def __init__(self, log: Log, after_no: int) -> None:
+        self.log = log
+        self.reader: LogReader = log.reader(after_no)
+        self.queued = False
+
+
+class Subscription:
+    """One pattern of one client. It is a `Source` of its connection's `Outgoing`."""
+
+    def __init__(
+        self,
+        number: int,
+        client_no: ClientNo,
+        pattern: Pattern,
+        outgoing: Outgoing,
+        credit_bytes: int,
+        durable: str | None = None,
+    ) -> None:
+        self.number = number
+        self.client_no = client_no
+        self.pattern = pattern
+        self.durable = durable
+        self.credit_bytes = credit_bytes
+        self.cursors: dict[LogId, LogCursor] = {}
+        self.dropped_total = 0
+        self._outgoing = outgoing
+        self._ready: deque[LogCursor] = deque()
+        self._live: deque[tuple[bytes, int]] = deque()
+        self._live_bytes = 0
+        self._dropped = 0
+        self._live_next = False
+        self._handed: deque[tuple[Log, bytes]] = deque()
+        self._handed_bytes = 0
+        self.opened = False
+        """Nothing is sent before the client knows its position."""
+
+    # What comes in --------------------------------------------------------------------------------
+
+    def offer_at_once(self, batches: memoryview, count: int) -> bool:
+        """Send messages that are not persistent straight on, if nothing of ours waits before."""
+        del count
+        if not self.opened or self.credit_bytes <= 0 or self._live or self._dropped:
+            return False
+        if not self._outgoing.send_at_once(self._live_header(len(batches)), batches):
+            return False
+        self.credit_bytes -= len(batches)
+        return True
+
+    def _live_header(self, length: int) -> bytes:
+        return encode_trusted(
+            Chunk, self.client_no, self.number, NO_BROKER, "", 0, 0, length, False
+        )
+
+    def offer(self, batches: bytes, count: int) -> None:
+        """Messages that are not persistent: queued, at the cost of the oldest when it is full."""
+        self._live.append((batches, count))
+        self._live_bytes += len(batches)
+        while self._live_bytes > LIVE_BYTES_MAX and len(self._live) > 1:
+            oldest, lost = self._live.popleft()
+            self._live_bytes -= len(oldest)
+            self._dropped += lost
+            self.dropped_total += lost
+        self._wake()
+
+    def read(self, log: Log, after_no: int) -> None:
+        """Take up a log behind a number."""
+        cursor = self.cursors[log.log_id] = LogCursor(log, after_no)
+        self.advance(cursor)
+
+    def committed(self, log: Log) -> None:
+        """A log has more. One that is not taken up yet is at its beginning or will be soon."""
+        cursor = self.cursors.get(log.log_id)
+        if cursor is not None:
+            self.advance(cursor)
+
+    def advance(self, cursor: LogCursor) -> None:
+        """The log may have more for us."""
+        if not cursor.queued:
+            cursor.queued = True
+            self._ready.append(cursor)
+            self._wake()
+
+    def has_room(self) -> bool:
+        """Whether a queue group may hand it something: it has credit for more than it was handed
+        already, and is not behind."""
+        waiting_bytes = self._handed_bytes + self._live_bytes
+        return (
+            self.opened and self.credit_bytes > waiting_bytes and self._handed_bytes < PIECE_BYTES
+        )
+
+    def hand_over(self, log: Log, record: bytes) -> None:
+        """A record of a log, from a queue group: this member is the one that gets it."""
+        self._handed.append((log, record))
+        self._handed_bytes += len(record)
+        self._wake()
+
+    def give_back(self) -> tuple[list[tuple[Log, bytes]], list[tuple[bytes, int]]]:
+        """What its queue group has given it and it has not sent: records, and live batches."""
+        handed, live = list(self._handed), list(self._live)
+        self._handed.clear()
+        self._live.clear()
+        self._handed_bytes = self._live_bytes = 0
+        return handed, live
+
+    def report(self, cursor: LogCursor, hole: Hole) -> None:
+        """A hole that its queue group has met."""
+        self._outgoing.send(self._gap(cursor, hole).data)
+
+    def add_credit(self, credit_bytes: int) -> None:
+        self.credit_bytes += credit_bytes
+        self._wake()
+
+    def open(self) -> None:
+        self.opened = True
+        self._wake()
+
+    def _wake(self) -> None:
+        some = self._ready or self._live or self._handed
+        if self.opened and some and self.credit_bytes > 0:
+            self._outgoing.wake(self)
+
+    def pump(self) -> None:
+        """Send what can be sent now. Apart from waking, so that one run for many is sent once."""
+        self._outgoing.pump()
+
+    @property
+    def waiting(self) -> bool:
+        """Whether there is something that was not sent yet."""
+        return bool(self._live or self._handed) or any(
+            cursor.log.committed_no >= cursor.reader.next_no for cursor in self._ready
+        )
+
+    @property
+    def behind(self) -> int:
+        """Committed messages that were not sent yet."""
+        cursors = self.cursors.values()
+        return sum(max(0, c.log.committed_no + 1 - c.reader.next_no) for c in cursors)
+
+    # What goes out --------------------------------------------------------------------------------
+
+    def next_piece(self) -> Piece | None:
+        if self._dropped:
+            frame = encode_control(Dropped(self.number, self._dropped))
+            self._dropped = 0
+            return Piece(frame)
+        if self.credit_bytes <= 0:
+            return None
+        if self._handed:
+            return self._handed_piece()
+        self._live_next = not self._live_next
+        if self._live and (self._live_next or not self._ready):
+            return self._live_piece()
+        while self._ready:
+            cursor = self._ready[0]
+            found = cursor.reader.next_range(PIECE_BYTES)
+            if found is None:
+                cursor.queued = False
+                self._ready.popleft()
+                continue
+            self._ready.rotate(-1)
+            return (
+                self._gap(cursor, found) if isinstance(found, Hole) else self._chunk(cursor, found)
+            )
+        return self._live_piece() if self._live else None
+
+    def _handed_piece(self) -> Piece:
+        log, record = self._handed.popleft()
+        self._handed_bytes -= len(record)
+        self.credit_bytes -= len(record)
+        header = read_header(memoryview(record), 0)
+        chunk = encode_trusted(
+            Chunk, self.client_no, self.number, log.log_id.broker_id, log.log_id.topic,
+            header.first_no, header.last_no, len(record), False,
+        )  # fmt: skip
+        return Piece(chunk + record)
+
+    def _live_piece(self) -> Piece:
+        parts: list[bytes] = []
+        length = 0
+        while self._live and length < PIECE_BYTES:
+            batches, _ = self._live.popleft()
+            parts.append(batches)
+            length += len(batches)
+        self._live_bytes -= length
+        self.credit_bytes -= length
+        header = self._live_header(length)
+        return Piece(b"".join((header, *parts)))
+
+    def _chunk(self, cursor: LogCursor, found: Range) -> Piece:
+        self.credit_bytes -= found.length
+        log = cursor.log
+        header = encode_trusted(
+            Chunk, self.client_no, self.number, log.log_id.broker_id, log.log_id.topic,
+            found.first_no, found.last_no, found.length, found.last_no >= log.committed_no,
+        )  # fmt: skip
+        if found.length > INLINE_BYTES:
+            return Piece(header, found)
+        buffer = bytearray(len(header) + found.length)
+        buffer[: len(header)] = header
+        with memoryview(buffer) as view:
+            count = found.file.read_into(view[len(header) :], found.offset)
+        if count != found.length:
+            raise OSError(f"{found.file.path} ends before byte {found.offset + found.length}")
+        return Piece(bytes(buffer))
+
+    def _gap(self, cursor: LogCursor, hole: Hole) -> Piece:
+        log_id = cursor.log.log_id
+        gap = Gap(
+            self.number, log_id.broker_id, log_id.topic, hole.first_no, hole.last_no, hole.reason
+        )
+        return Piece(encode_control(gap))
+
+    def position(self) -> dict[LogId, MsgNo]:
+        """The last number that was sent, for each log."""
+        return {log_id: MsgNo(cursor.reader.next_no - 1) for log_id, cursor in self.cursors.items()}

@@ -1,0 +1,310 @@
+"""Queue groups: each batch to exactly one member, and none is lost while there is one."""
+
+from collections import Counter
+from itertools import chain
+from pathlib import Path
+
+import pytest
+import trio
+
+from busnode.segments.retention import RetentionRules
+from busnode.wire.control import Ack, Chunk, Gap, Unsubscribe
+from busnode.wire.ids import LogId, Topic
+
+from .raw_client import (
+    AMPLE,
+    LIVE,
+    PERSISTENT,
+    Bus,
+    Delivered,
+    RawClient,
+    SimulatedMachine,
+    real_bus,
+)
+
+FLAGS = pytest.mark.parametrize("flags", [PERSISTENT, LIVE], ids=["persistent", "live"])
+
+
+async def join(
+    client: RawClient,
+    pattern: str = "/jobs",
+    group: str = "workers",
+    number: int = 1,
+    credit_bytes: int = AMPLE,
+    start: str | int | None = "latest",
+) -> None:
+    answer = await client.subscribe(
+        pattern, start, number=number, credit_bytes=credit_bytes, queue=group
+    )
+    assert answer.position == {}
+
+
+async def got(bus: Bus, client: RawClient, number: int | None = None) -> list[bytes]:
+    """All payloads that have come."""
+    return [
+        payload
+        for event in await bus.all_sent(client)
+        if isinstance(event, Delivered) and number in (None, event.chunk.subscription)
+        for payload in event.payloads
+    ]
+
+
+async def publish(client: RawClient, count: int, flags: int = PERSISTENT, first: int = 0) -> None:
+    """Publish batches of one message and wait until all have been handed on."""
+    await client.send(
+        *(client.batch("/jobs", [b"%d" % n], flags) for n in range(first, first + count))
+    )
+    acked = 0
+    while flags & 1 and acked < count:
+        acked += sum(batches for _, batches, _ in (await client.expect(Ack)).receipts)
+    await client.barrier()
+
+
+def payloads(count: int, first: int = 0) -> list[bytes]:
+    return [b"%d" % n for n in range(first, first + count)]
+
+
+@FLAGS
+async def test_each_batch_goes_to_exactly_one_member(tmp_path: Path, flags: int) -> None:
+    async with (
+        real_bus(tmp_path) as bus,
+        bus.client(1) as publisher,
+        bus.client(2) as one,
+        bus.client(3) as two,
+        bus.client(4) as three,
+    ):
+        for member in (one, two, three):
+            await join(member)
+        await publish(publisher, 300, flags)
+        shares = [await got(bus, member) for member in (one, two, three)]
+        assert Counter(chain(*shares)) == Counter(payloads(300))
+        assert all(len(share) > 50 for share in shares), "at random, and so about the same"
+        for share in shares:
+            assert share == sorted(share, key=int), "each in order, though not without holes"
+
+
+@FLAGS
+async def test_groups_and_single_subscribers_do_not_take_from_each_other(
+    tmp_path: Path, flags: int
+) -> None:
+    async with (
+        real_bus(tmp_path) as bus,
+        bus.client(1) as publisher,
+        bus.client(2) as one,
+        bus.client(3) as two,
+        bus.client(4) as single,
+    ):
+        for member in (one, two):
+            await join(member, group="red", number=1)
+            await join(member, group="blue", number=2)
+        await single.subscribe("/jobs")
+        await publish(publisher, 100, flags)
+        events = [await bus.all_sent(member) for member in (one, two)]
+        for number in (1, 2):
+            found = [
+                payload
+                for each in events
+                for event in each
+                if isinstance(event, Delivered) and event.chunk.subscription == number
+                for payload in event.payloads
+            ]
+            assert Counter(found) == Counter(payloads(100))
+        assert await got(bus, single) == payloads(100)
+
+
+async def test_a_chunk_names_the_numbers_of_its_batch(tmp_path: Path) -> None:
+    async with real_bus(tmp_path) as bus, bus.client(1) as publisher, bus.client(2) as member:
+        await join(member)
+        await publisher.send(*(publisher.batch("/jobs", [b"x"] * 3) for _ in range(5)))
+        events = await member.until(lambda e: len(e) == 10)
+        for chunk, batch in zip(events[::2], events[1::2], strict=True):
+            assert isinstance(chunk, Chunk)
+            assert isinstance(batch, Delivered)
+            assert (chunk.first_no, chunk.last_no) == (batch.numbers[0], batch.numbers[-1])
+            assert (chunk.broker_id, chunk.topic) == (bus.broker_id, "/jobs")
+
+
+async def test_what_nobody_has_credit_for_waits_in_the_log(tmp_path: Path) -> None:
+    async with (
+        real_bus(tmp_path) as bus,
+        bus.client(1) as publisher,
+        bus.client(2) as one,
+        bus.client(3) as two,
+    ):
+        await join(one, credit_bytes=0)
+        await join(two, credit_bytes=0)
+        await publish(publisher, 2000)
+        assert await got(bus, one) == []
+        assert await got(bus, two) == []
+        (group,) = bus.node.subscriptions.groups
+        assert len(group._held) == 0
+        await one.credit(1)
+        assert await got(bus, one) == payloads(1), "one batch, and it is in debt"
+        await two.credit(AMPLE)
+        found = await two.messages(1999)
+        assert [payload for _, payload in found] == payloads(1999, 1)
+
+
+async def test_a_member_is_not_handed_more_than_it_has_credit_for(tmp_path: Path) -> None:
+    """What one cannot take now must not wait for it while another is idle."""
+    async with (
+        real_bus(tmp_path) as bus,
+        bus.client(1) as publisher,
+        bus.client(2) as poor,
+        bus.client(3) as rich,
+    ):
+        await join(poor, credit_bytes=150)
+        await join(rich)
+        await publish(publisher, 1000)
+        few = await got(bus, poor)
+        assert len(few) <= 3
+        assert Counter(few + await got(bus, rich)) == Counter(payloads(1000))
+
+
+@FLAGS
+async def test_what_a_leaving_member_was_handed_goes_to_the_others(
+    tmp_path: Path, flags: int
+) -> None:
+    """It is on no wire yet when its member goes: nobody else would ever get it."""
+    async with (
+        real_bus(tmp_path) as bus,
+        bus.client(1) as publisher,
+        bus.client(2) as stuck,
+        bus.client(3) as other,
+    ):
+        await join(stuck)
+        # Fill its socket with something else, so that what it is handed cannot be sent.
+        await stuck.subscribe("/noise", number=2)
+        noise = [publisher.batch("/noise", [bytes(1 << 20)], LIVE) for _ in range(16)]
+        await publisher.send(*noise)
+        await publisher.barrier()
+        (session,) = [each for each in bus.node.sessions.values() if each.outgoing.blocked]
+        await publish(publisher, 100, flags)
+        await join(other)
+        assert await got(bus, other) == []
+        stuck.stream.close()
+        await bus.settled(lambda: session.client_no not in bus.node.sessions)
+        assert await got(bus, other) == payloads(100)
+
+
+async def test_a_member_that_unsubscribes_leaves_the_rest_to_the_others(tmp_path: Path) -> None:
+    async with (
+        real_bus(tmp_path) as bus,
+        bus.client(1) as publisher,
+        bus.client(2) as one,
+        bus.client(3) as two,
+    ):
+        await join(one)
+        await join(two)
+        await publish(publisher, 50)
+        before = await got(bus, one) + await got(bus, two)
+        await one.send(Unsubscribe(1))
+        await one.barrier()
+        await publish(publisher, 50, first=50)
+        assert await got(bus, one) == []
+        assert Counter(before + await got(bus, two)) == Counter(payloads(100))
+        await two.send(Unsubscribe(1))
+        await two.barrier()
+        assert bus.node.subscriptions.groups == []
+        assert len(bus.node.router) == 0
+        await publish(publisher, 5, LIVE)
+
+
+@pytest.mark.parametrize("start", ["earliest", 0])
+async def test_a_group_begins_where_its_first_member_says(
+    tmp_path: Path, start: str | int
+) -> None:
+    async with real_bus(tmp_path) as bus, bus.client(1) as publisher, bus.client(2) as member:
+        await publish(publisher, 20)
+        await join(member, start=start)
+        assert [payload for _, payload in await member.messages(20)] == payloads(20)
+
+
+async def test_a_group_begins_behind_a_position_or_else_now(tmp_path: Path) -> None:
+    async with real_bus(tmp_path) as bus, bus.client(1) as publisher, bus.client(2) as member:
+        await publish(publisher, 20)
+        position = {bus.broker_id: {"/jobs": 15}}
+        await member.subscribe("/jobs", None, position, number=1, queue="behind")
+        assert [payload for _, payload in await member.messages(5)] == payloads(5, 15)
+        await member.subscribe("/jobs", None, {}, number=2, queue="now")
+        await publish(publisher, 1, first=20)
+        assert await got(bus, member, number=2) == [b"20"]
+
+
+async def test_members_with_other_patterns_are_groups_of_their_own(tmp_path: Path) -> None:
+    async with real_bus(tmp_path) as bus, bus.client(1) as publisher, bus.client(2) as member:
+        await join(member, "/jobs", number=1)
+        await join(member, "/*", number=2)
+        await publish(publisher, 10)
+        events = await member.until(lambda e: sum(isinstance(x, Delivered) for x in e) == 20)
+        shares = Counter(e.chunk.subscription for e in events if isinstance(e, Delivered))
+        assert shares == {1: 10, 2: 10}
+
+
+async def test_no_log_of_a_group_starves(tmp_path: Path) -> None:
+    """One log that always has more must not keep the others from their turn."""
+    async with real_bus(tmp_path) as bus, bus.client(1) as publisher, bus.client(2) as member:
+        await join(member, "/+", credit_bytes=0)
+        big = [publisher.batch("/big", [bytes(1000)] * 50) for _ in range(100)]  # 5 MB
+        await publisher.send(*big, publisher.batch("/small", [b"me too"]))
+        await publisher.barrier()
+        await bus.committed()
+        received: list[str] = []
+        while "/small" not in received:
+            await member.credit(60_000)
+            batch = await member.until(lambda e: bool(e) and isinstance(e[-1], Delivered))
+            received += [e.topic for e in batch if isinstance(e, Delivered)]
+        assert len(received) < 50
+
+
+async def test_a_hole_is_reported_to_one_member(tmp_path: Path) -> None:
+    async with real_bus(tmp_path, segment_bytes_max=4000) as bus, bus.client(1) as publisher:
+        for first in range(0, 100, 5):
+            await publish(publisher, 5, first=first)
+        bus.node.store.expire(RetentionRules(1e9, None, 5000))
+        log = bus.node.store.get(LogId(bus.broker_id, Topic("/jobs")))
+        assert log is not None
+        assert log.first_no > 10
+        async with bus.client(2) as member:
+            position = {bus.broker_id: {"/jobs": 2}}
+            await member.subscribe("/jobs", None, position, queue="workers")
+            gap = await member.expect(Gap)
+            assert (gap.first_no, gap.last_no) == (3, log.first_no - 1)
+            found = await member.messages(101 - log.first_no)
+            assert [number for number, _ in found] == list(range(log.first_no, 101))
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_members_that_come_and_go_get_each_batch_at_most_once(seed: int) -> None:
+    """And all that was not on a wire when its member went is got by another."""
+    machine = SimulatedMachine(seed)
+
+    async def main() -> None:
+        found: list[bytes] = []
+        async with machine.bus() as bus, bus.client(1) as publisher, bus.client(99) as steady:
+            await join(steady)
+
+            async def come_and_go(number: int) -> None:
+                for _ in range(3):
+                    async with bus.client(number) as member:
+                        await join(member)
+                        with trio.move_on_after(machine.entropy.between(0.001, 0.01)):
+                            while True:
+                                event = await member.receive()
+                                if isinstance(event, Delivered):
+                                    found.extend(event.payloads)
+                        await member.send(Unsubscribe(1))
+                        for event in await member.barrier():
+                            if isinstance(event, Delivered):
+                                found.extend(event.payloads)
+
+            async with trio.open_nursery() as nursery:
+                for number in range(10, 13):
+                    nursery.start_soon(come_and_go, number)
+                for first in range(0, 200, 10):
+                    await publish(publisher, 10, first=first)
+            await bus.committed()
+            found.extend(await got(bus, steady))
+        assert Counter(found) == Counter(payloads(200))
+
+    machine.run(main)
