@@ -8,7 +8,7 @@ import trio
 from busnode.node.receipts import Receipts
 from busnode.node.router import Listener, Router
 from busnode.segments.store import Log, Store
-from busnode.wire.errors import LogPoisoned
+from busnode.wire.errors import Unavailable
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +69,7 @@ class Committer:
             logger.error("log %s takes no more: %s", log.log_id, log.poisoned)
             self.on_lost(log)
         text = f"nothing was acknowledged: {log.poisoned}"
-        self._receipts.refuse(log, LogPoisoned(text, retry_after_s=0.0))
+        self._receipts.refuse(log, Unavailable(text, retry_after_s=0.0))
 
     def _tell(self, log: Log) -> list[Listener]:
         listeners = self._router.listeners(log)

@@ -53,7 +53,7 @@ logger = logging.getLogger(__name__)
 READS_BEFORE_YIELD: Final = 8
 """Full buffers that one busy connection may bring before others have their turn."""
 
-STEPS_BEFORE_YIELD: Final = 64
+STEPS_BEFORE_YIELD: Final = 32
 """Messages and runs that one buffer may bring before others have their turn: a buffer holds ten
 thousand, and each may make a subscription or a file."""
 

@@ -199,15 +199,21 @@ class Subscription:
         return self._live_piece() if self._live else None
 
     def _handed_piece(self) -> Piece:
-        log, record = self._handed.popleft()
-        self._handed_bytes -= len(record)
-        self.credit_bytes -= len(record)
-        header = read_header(memoryview(record), 0)
-        chunk = encode_trusted(
-            Chunk, self.client_no, self.number, log.log_id.broker_id, log.log_id.topic,
-            header.first_no, header.last_no, len(record), False,
-        )  # fmt: skip
-        return Piece(chunk + record)
+        """Several records at once, each with its own announcement: their numbers have holes."""
+        parts: list[bytes] = []
+        length = 0
+        while self._handed and self.credit_bytes > 0 and length < INLINE_BYTES:
+            log, record = self._handed.popleft()
+            header = read_header(memoryview(record), 0)
+            chunk = encode_trusted(
+                Chunk, self.client_no, self.number, log.log_id.broker_id, log.log_id.topic,
+                header.first_no, header.last_no, len(record), False,
+            )  # fmt: skip
+            parts += (chunk, record)
+            length += len(record)
+            self.credit_bytes -= len(record)
+        self._handed_bytes -= length
+        return Piece(b"".join(parts))
 
     def _live_piece(self) -> Piece:
         parts: list[bytes] = []

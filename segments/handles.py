@@ -1,7 +1,7 @@
 """Open files, few at a time: so that ten thousand topics need no ten thousand descriptors."""
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 
 from busnode.world.files import AppendFile, Files, ReadFile
@@ -60,7 +60,7 @@ class Handles:
     @contextmanager
     def syncing(
         self, paths: Iterable[str]
-    ) -> Iterator[tuple[list[AppendFile], dict[str, OSError]]]:
+    ) -> Generator[tuple[list[AppendFile], dict[str, OSError]], None, None]:
         """Those of the pinned files that a commit must sync; they stay open until it is through.
 
         One that is not open has been synced when it was closed: nothing is left to do for it, or

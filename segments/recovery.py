@@ -9,7 +9,6 @@ nobody, and should they be an acked record that has rotted, they are still there
 """
 
 from collections.abc import Iterator
-from operator import attrgetter
 from typing import Final
 
 from busnode.segments.damage import Flaw, Hole
@@ -71,11 +70,11 @@ def recover_segment(
         index, holes = decode_index(data, key.seed ^ first_no, start, path)
         durable = index.before_position(size_bytes)
         known = index[-1]
-        if trust_index:
-            found = survey(file, size_bytes, key, Scanned(*durable[1::-1], durable[2]), durable)
-            trust_index = known.position_bytes <= size_bytes and _goes_on(found, durable)
-        if not trust_index:
-            found = survey(file, size_bytes, key, Scanned(*start[1::-1], 0), durable)
+        base = durable if trust_index else start
+        found = survey(file, size_bytes, key, _from(base), durable)
+        if trust_index and not (known.position_bytes <= size_bytes and _goes_on(found, durable)):
+            trust_index = False
+            found = survey(file, size_bytes, key, _from(start), durable)
     finally:
         file.close()
     segment = Segment(path, first_no, start.stored_us, found.end_bytes, MsgNo(found.next_no))
@@ -86,7 +85,7 @@ def recover_segment(
         # Of what the index knows of, all behind the durable point was surveyed again.
         segment.holes = [
             hole
-            for hole in sorted(holes, key=attrgetter("offset"))
+            for hole in holes
             if hole.offset < durable.position_bytes or hole.first_no < durable.msg_no
         ]
     segment.holes += found.holes
@@ -102,6 +101,11 @@ def recover_segment(
         _note_cut(segment, known)
     segment.indexed = trust_index and not found.points and not index.bad_entries
     return segment
+
+
+def _from(point: Point) -> Scanned:
+    """A scan that begins at a point."""
+    return Scanned(point.position_bytes, point.msg_no, point.utc_us_max)
 
 
 def _goes_on(found: Survey, durable: Point) -> bool:

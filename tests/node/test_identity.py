@@ -155,7 +155,7 @@ def test_after_a_failed_sync_the_node_goes_on_under_a_new_broker_id() -> None:
         there.disk.arm(DiskFault.SYNC_EIO, is_segment)
         refused = await there.publish(b"2")
         assert isinstance(refused, Error)
-        assert (refused.code, refused.about, refused.retry_after_s) == ("LOG_POISONED", 2, 0.0)
+        assert (refused.code, refused.about, refused.retry_after_s) == ("UNAVAILABLE", 2, 0.0)
 
         await there.client.send(there.client.batch("/a", [b"2"], seq=2))
         again = await there.answer()
@@ -212,8 +212,8 @@ def test_what_waits_for_a_log_that_fails_is_refused_and_what_is_under_way_is_ack
         answers = [await there.answer() for _ in frames]
         assert answers[0] == Error("UNAVAILABLE", ANY, FrameType.BATCH, 5, 1.0)
         assert answers[1] == Ack(first, "local", [(2, 1, 2)])
-        assert answers[2] == Error("LOG_POISONED", ANY, FrameType.BATCH, 3, 0.0)
-        assert answers[3] == Error("LOG_POISONED", ANY, FrameType.BATCH, 4, 0.0)
+        assert answers[2] == Error("UNAVAILABLE", ANY, FrameType.BATCH, 3, 0.0)
+        assert answers[3] == Error("UNAVAILABLE", ANY, FrameType.BATCH, 4, 0.0)
         second = there.bus.broker_id
         assert second != first
         assert all(each.uncommitted_bytes == 0 for each in there.node.sessions.values())

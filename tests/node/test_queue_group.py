@@ -211,9 +211,7 @@ async def test_a_member_that_unsubscribes_leaves_the_rest_to_the_others(tmp_path
 
 
 @pytest.mark.parametrize("start", ["earliest", 0])
-async def test_a_group_begins_where_its_first_member_says(
-    tmp_path: Path, start: str | int
-) -> None:
+async def test_a_group_begins_where_its_first_member_says(tmp_path: Path, start: str | int) -> None:
     async with real_bus(tmp_path) as bus, bus.client(1) as publisher, bus.client(2) as member:
         await publish(publisher, 20)
         await join(member, start=start)

@@ -1,4 +1,4 @@
-"""Subscribing: where it starts, what it matches, how much it may send, and what it says of holes."""
+"""Subscribing: where it starts, what it matches, how much it may send, what it says of holes."""
 
 import random
 import subprocess
@@ -519,7 +519,10 @@ async def test_a_stopped_reader_far_behind_costs_a_node_next_to_nothing(tmp_path
             assert process.stdout is not None
             address = Address("127.0.0.1", int(process.stdout.readline()))
             network = real_world().network
-            async with dialled(network, address, 1) as publisher, dialled(network, address) as stuck:
+            async with (
+                dialled(network, address, 1) as publisher,
+                dialled(network, address, 2) as stuck,
+            ):
                 await publisher.hello()
                 await stuck.hello()
                 await publish_mib(publisher, 32)

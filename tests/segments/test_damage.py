@@ -9,6 +9,7 @@ be served in its place; what is missing must be named; and no segment file may c
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from zlib import crc32
 
 import pytest
 import trio
@@ -182,7 +183,9 @@ class Case:
         disk = disk_with(self.broken)
         changed = any(self.whole[path] != data for path, data in self.broken.items())
         assert self._verify(disk) or silent or not changed
-        for read_only in (True, False, False) if lost else (True, False):
+        # A third opening sees what the second has written down: in one case of four, for time.
+        again = [False] if lost and crc32(self.label.encode()) % 4 == 0 else []
+        for read_only in [True, False, *again]:
             opened = self._open(disk, read_only=read_only)
             assert opened.reading.records == wanted
             missing = _numbers(opened.reading.spans)
@@ -193,12 +196,14 @@ class Case:
                 if beyond and not silent:
                     assert any(isinstance(named, Flaw) for named in opened.named)
             assert missing <= _numbers([(each.first_no, each.last_no) for each in lost])
-            assert opened.named or not read_only or silent or not changed
-        assert self._verify(disk) or silent or not lost, "the index was mended, not the damage"
+            if read_only:
+                assert opened.named or silent or not changed
+                assert snapshot(disk) == self.broken, "neither verifying nor reading changes it"
+        if again:
+            assert self._verify(disk) or silent, "the index was mended, not the damage"
         assert segments_of(snapshot(disk)) == segments_of(self.broken)
 
     def _open(self, disk: SimDisk, *, read_only: bool) -> Opened:
-        before = snapshot(disk) if read_only else {}
         store = FileStore(disk, StoppedClock(), DIRECTORY, read_only=read_only)
         try:
             log = store.get(self.log_id)
@@ -212,8 +217,6 @@ class Case:
             return Opened(reading, log.committed_no, [*reading.holes, *store.flaws()])
         finally:
             store.close()
-            if read_only:
-                assert snapshot(disk) == before
 
     def _read_from_everywhere(self, log: FileLog, reading: Reading) -> None:
         """Now that the damage is known, ranges avoid it, wherever one begins."""
@@ -225,11 +228,9 @@ class Case:
             assert ranges.records.items() <= whole.items()
 
     def _verify(self, disk: SimDisk) -> list[Hole | Flaw]:
-        before = snapshot(disk)
         named: list[Hole | Flaw] = []
         for verified in verify_directory(disk, DIRECTORY):
             named += [*verified.holes, *verified.flaws]
-        assert snapshot(disk) == before
         return named
 
 
@@ -237,11 +238,13 @@ def _numbers(spans: list[tuple[int, int]]) -> set[int]:
     return {number for first, last in spans for number in range(first, last + 1)}
 
 
-def judge_flips(whole: Image, start: Image, path: str, begin: int = RECORDS_AT - 9) -> None:
+def judge_flips(
+    whole: Image, start: Image, path: str, begin: int = RECORDS_AT - 9, step: int = 1
+) -> None:
     """Flip each byte of a file in turn, by a number that is drawn."""
     seed = 1
     draw = random.Random(f"{seed}/{path}")
-    for at in range(begin, len(start[path])):
+    for at in range(begin, len(start[path]), step):
         mask = draw.randrange(1, 256)
         broken = start | {path: replaced(start[path], at, bytes([start[path][at] ^ mask]))}
         Case(whole, broken, f"seed {seed}: byte {at} of {path} xor {mask:#04x}").judge()
@@ -278,10 +281,10 @@ def test_a_segment_of_a_killed_process_with_any_byte_flipped(killed: Image) -> N
 
 
 @pytest.mark.parametrize("indexed", [True, False], ids=["with indexes", "without indexes"])
-def test_each_of_three_segments_with_any_byte_flipped(three_segments: Image, indexed: bool) -> None:
+def test_each_of_three_segments_with_a_byte_flipped(three_segments: Image, indexed: bool) -> None:
     start = three_segments if indexed else without_indexes(three_segments)
     for path in segments_of(three_segments):
-        judge_flips(three_segments, start, path)
+        judge_flips(three_segments, start, path, step=1 if indexed else 3)
 
 
 def test_the_hole_of_a_flipped_record_is_exactly_that_record(one_segment: Image) -> None:

@@ -178,6 +178,22 @@ def test_with_an_index_of_other_bytes_everything_is_read() -> None:
         assert store.flaws() or held(store).holes()
 
 
+def test_only_the_last_segment_of_a_killed_process_is_read() -> None:
+    """One that was committed before the next began has its end in its index as well."""
+    disk = CountingDisk()
+    store = open_store(disk, StoreOptions(segment_bytes_max=30_000))
+    store.begin(BROKER)
+    log = store.create(TEMPERATURE)
+    for _ in range(20):
+        write(log, [b"x" * 20_000])
+        trio.run(store.commit)
+    assert len(log.segments) == 20
+    disk.kill()
+    disk.read = {}
+    assert held(open_store(disk)).committed_no == 20
+    assert disk.segment_bytes_read < 25_000 + 20 * 2 * RECORDS_AT
+
+
 def test_seeking_reads_less_than_the_distance_between_points() -> None:
     disk = fill_counted(closed=True)
     log = held(open_store(disk))
