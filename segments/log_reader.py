@@ -107,7 +107,7 @@ def _shorter(segment: Segment, position: int, bytes_max: int, end: Point) -> Poi
 
 
 def seek(log: "FileLog", handles: Handles, segment: Segment, msg_no: int) -> int:
-    """The byte at which the record that holds `msg_no`, or the next behind damage, stands."""
+    """The byte at which the record that holds `msg_no` stands, or the damage that took it."""
 
     def begin(index: Index) -> Point:
         return index.before_number(msg_no)
@@ -151,16 +151,19 @@ def _walk(
 ) -> _Place:
     """Go from header to header until one is reached: where it stands, and its first number.
 
-    Known damage is stepped over; damage that was not known is examined first.
+    If damage stands right before it, then where that begins: there may be two holes in a row, and a
+    reader names each. Damage that was not known is examined first.
     """
     end = log.durable_end(segment)
     window = Window(handles.reading(segment.path), end.position_bytes, WALK_BYTES)
     place = _Place(*begin(segment.index)[1::-1])
+    damage: _Place | None = None
     examined = False
     while place.position_bytes < end.position_bytes:
         position, number = place
         hole = next((h for h in segment.holes if (h.offset, h.first_no) == place), None)
         if hole is not None:
+            damage = damage or place
             place = _Place(hole.end, hole.last_no + 1)
             continue
         at = position - window.base
@@ -173,9 +176,10 @@ def _walk(
                 raise BadRecord(f"{segment.path} at byte {position} does not read twice the same")
             log.survey_again(segment)
             examined = True
-            place = _Place(*begin(segment.index)[1::-1])
+            place, damage = _Place(*begin(segment.index)[1::-1]), None
             continue
         if reached(header):
-            return place
+            return damage or place
+        damage = None
         place = _Place(position + header.length, header.last_no + 1)
-    return _Place(end.position_bytes, end.msg_no)
+    return damage or _Place(end.position_bytes, end.msg_no)
