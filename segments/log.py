@@ -160,8 +160,8 @@ class FileLog:
             # have two names, and renaming one to the other would do nothing.
             aside = (f"{path}.torn{n}" for n in itertools.count(1))
             self._files.rename(path, next(p for p in aside if not self._files.exists(p)))
+            self._handles.forget([path])
             if self.segments and self.segments[-1].path == path:
-                self._handles.forget([path])
                 self.segments.pop()
         if self._files.exists(index_path(path)):
             # Of a segment that is gone: what it says of durable bytes is not true of this one.
@@ -306,6 +306,8 @@ class FileLog:
         return segment.end
 
     def examine(self, offset: Range) -> list[Hole]:
+        if offset.first_no < self.first_no:
+            return []  # it has expired since
         return self.survey_again(self.segment_of(offset.first_no))
 
     def survey_again(self, segment: Segment) -> list[Hole]:
@@ -355,8 +357,12 @@ class FileLog:
         if len(self.segments) == 1 and not segment.empty:
             self.active = None
             successor = self._roll()
-            self._handles.appending(successor.path).sync()
-            self._files.sync_directory(self.directory)
+            try:
+                self._handles.appending(successor.path).sync()
+                self._files.sync_directory(self.directory)
+            except OSError as error:
+                self.poison(f"sync failed: {error}")
+                raise
         self._handles.forget([segment.path, index_path(segment.path)])
         self._files.remove(segment.path)
         self.segments.pop(0)

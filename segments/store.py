@@ -172,7 +172,7 @@ class StoreOptions:
     segment_age_s_max: float = 3 * 3600.0
     """An eighth of the default retention: a silent topic keeps messages that much longer."""
     open_files_max: int = 1024
-    """Files open at once for appending. Those with unsynced writes come on top."""
+    """Files open at once for appending, and as many for reading; one more while all are synced."""
 
 
 class Storage(Protocol):

@@ -227,5 +227,11 @@ def _descendants(root: type[BusnodeError]) -> list[type[BusnodeError]]:
     return found
 
 
+def is_family(error: type[BusnodeError]) -> bool:
+    """Whether a class of this tree stands for several. One that another module derives from it, for
+    a text or an advice of its own, does not make it one."""
+    return any(child.__module__ == __name__ for child in error.__subclasses__())
+
+
 BY_CODE: dict[str, type[BusnodeError]] = {error.code: error for error in _descendants(BusnodeError)}
 """Every code, for `busnode explain` and for turning an ERROR frame back into an exception."""

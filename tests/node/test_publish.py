@@ -462,8 +462,11 @@ async def test_a_reader_that_does_not_read_slows_nobody(tmp_path: Path) -> None:
         assert len(live_numbers(events)) + lost == count
 
 
-async def test_live_messages_before_a_frame_that_ends_the_session_arrive(tmp_path: Path) -> None:
+@pytest.mark.parametrize("queue", [None, "group"])
+async def test_live_messages_before_a_frame_that_ends_the_session_arrive(
+    tmp_path: Path, queue: str | None
+) -> None:
     async with real_bus(tmp_path) as bus, bus.client(1) as publisher, bus.client(2) as reader:
-        await reader.subscribe("/a")
+        await reader.subscribe("/a", queue=queue)
         await publisher.send(publisher.batch("/a", [b"last words"], LIVE), b"\xff" * 64)
         assert [payload for _, payload in await reader.messages(1)] == [b"last words"]

@@ -306,3 +306,32 @@ def test_members_that_come_and_go_get_each_batch_at_most_once(seed: int) -> None
         assert Counter(found) == Counter(payloads(200))
 
     machine.run(main)
+
+
+async def test_a_long_backlog_goes_on_without_new_credit_or_messages(tmp_path: Path) -> None:
+    """It is handed out a piece at a time: who has sent its piece must get the next."""
+    async with (
+        real_bus(tmp_path) as bus,
+        bus.client(1) as publisher,
+        bus.client(2) as one,
+        bus.client(3) as two,
+    ):
+        for _ in range(20):
+            await publisher.send(*(publisher.batch("/jobs", [bytes(10_000)]) for _ in range(20)))
+            await publisher.barrier()
+        await bus.committed()
+        await join(one, start="earliest")
+        await join(two)
+        shares: Counter[str] = Counter()
+
+        async def read(name: str, member: RawClient) -> None:
+            while shares.total() < 400:
+                if isinstance(await member.receive(), Delivered):
+                    shares[name] += 1
+            nursery.cancel_scope.cancel()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(read, "one", one)
+            nursery.start_soon(read, "two", two)
+        assert shares.total() == 400
+        assert min(shares.values()) > 20

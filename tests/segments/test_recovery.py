@@ -436,7 +436,8 @@ class Failing:
 
     def __init__(self) -> None:
         self.disk = SimDisk(3)
-        self.store = open_store(self.disk)
+        self.clock = StoppedClock()
+        self.store = FileStore(self.disk, self.clock, DIRECTORY, SMALL)
         self.store.begin(BROKER)
         self.log = self.store.create(TEMPERATURE)
         self.other = self.store.create(PRESSURE)
@@ -666,6 +667,36 @@ def test_a_segment_that_cannot_be_dropped_does_not_keep_the_others(
     store.expire(rules)
     assert held(store).size_bytes <= 2500
     assert not disk.exists(stuck)
+
+
+@pytest.mark.parametrize("where", [is_segment, is_bucket], ids=["file", "folder"])
+def test_a_successor_that_cannot_be_synced_poisons_its_log(where: Callable[[str], bool]) -> None:
+    """What is appended to it would be acked, and its name or its beginning may be lost."""
+    failing = Failing()
+    failing.disk.arm(DiskFault.SYNC_EIO, where)
+    failing.clock.advance(100)
+    with pytest.raises(StorageFailed):
+        failing.store.expire(RetentionRules(age_s=50))
+    assert failing.log.poisoned is not None
+    with pytest.raises(LogPoisoned):
+        write_numbered(failing.log, 1)
+    assert read_ranges(failing.log).records == by_number(failing.made), "nothing was dropped"
+
+
+def test_a_successor_that_has_no_room_is_made_the_next_time() -> None:
+    """The disk is full; other logs make room."""
+    failing = Failing()
+    failing.clock.advance(100)
+    failing.disk.arm(DiskFault.APPEND_ENOSPC, is_segment)
+    with pytest.raises(StorageFailed):
+        failing.store.expire(RetentionRules(age_s=50))
+    assert failing.log.poisoned is None
+    made = write_numbered(failing.log, 2)
+    trio.run(failing.store.commit)
+    assert read_ranges(failing.log).records == by_number(failing.made + made)
+    failing.store.expire(RetentionRules(age_s=50))
+    assert read_ranges(failing.log).expired == [(1, 3)]
+    assert read_ranges(failing.log).records == by_number(made, 4)
 
 
 # Segments without a record ------------------------------------------------------------------------

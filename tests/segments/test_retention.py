@@ -9,7 +9,7 @@ from busnode.segments.file_store import FileStore
 from busnode.segments.log import FileLog
 from busnode.segments.retention import Candidate, RetentionRules, choose_expired
 from busnode.segments.segment import RECORDS_AT
-from busnode.segments.store import StoreOptions
+from busnode.segments.store import Range, StoreOptions
 from busnode.testing.sim import SimDisk
 from busnode.wire.ids import LogId, MsgNo
 
@@ -239,6 +239,20 @@ def test_a_finished_log_goes_in_the_end(aged: Aged) -> None:
     assert aged.store.expire(rules(age_s=50)) == [], "no message goes with it"
     assert aged.store.get(TEMPERATURE) is None
     assert segments_of(snapshot(aged.disk)) == {}
+
+
+def test_a_range_of_a_log_that_is_gone_is_examined_in_vain(aged: Aged) -> None:
+    aged.write()
+    aged.reopen()
+    log = aged.held()
+    found = log.reader(0).next_range(1000)
+    assert isinstance(found, Range)
+    for _ in range(2):
+        aged.clock.advance(100)
+        aged.store.expire(rules(age_s=50))
+    assert aged.store.get(TEMPERATURE) is None
+    assert log.examine(found) == []
+    assert read_log(log).expired == [(1, 3)]
 
 
 def test_size_reaches_the_last_segment_of_a_finished_log(aged: Aged) -> None:

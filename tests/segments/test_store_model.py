@@ -274,7 +274,7 @@ class World:
                 file.skip_to(memory.next_no)  # a skip alone is not remembered
 
 
-@settings(max_examples=120, deadline=None, print_blob=True)
+@settings(max_examples=300, deadline=None, print_blob=True)
 @given(st.lists(operations, min_size=5, max_size=60))
 def test_files_do_what_memory_does(series: list[Operation]) -> None:
     async def main() -> None:
