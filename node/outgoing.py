@@ -63,6 +63,8 @@ class Outgoing:
         self.failure: OSError | BusnodeError | None = None
         """Why nothing can be sent any more."""
         self.sent_bytes = 0
+        self.queued_bytes = 0
+        """What its sources keep in memory, all together."""
 
     @property
     def blocked(self) -> bool:

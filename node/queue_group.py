@@ -1,6 +1,7 @@
 """A queue group: several members, of whom exactly one gets each batch."""
 
 from collections import deque
+from functools import partial
 
 from busnode.node.subscription import PIECE_BYTES, LogCursor, Subscription
 from busnode.segments.damage import Hole
@@ -59,6 +60,7 @@ class QueueGroup:
 
     def join(self, member: Subscription) -> None:
         self.members.append(member)
+        member.refill = partial(self._serve, member)
         self._distribute()
 
     def leave(self, member: Subscription) -> None:
@@ -83,6 +85,11 @@ class QueueGroup:
 
     def _able(self) -> list[Subscription]:
         return [member for member in self.members if member.has_room()]
+
+    def _serve(self, member: Subscription) -> None:
+        """It has sent what it was handed: who is fast gets more of what waits."""
+        while member.has_room() and (self._held or self._fill([member])):
+            member.hand_over(*self._held.popleft())
 
     def _distribute(self) -> None:
         able = self._able()

@@ -1,5 +1,6 @@
 """Who gets what: topics to subscriptions, and topics to logs."""
 
+from collections import OrderedDict
 from collections.abc import Hashable, Iterator
 from typing import Final, Protocol
 
@@ -10,6 +11,10 @@ from busnode.wire.trie import Trie
 
 ROUTES_MAX: Final = 65_536
 """Topics whose receivers are remembered; a producer may use a new topic for every message."""
+
+
+ROUTED_MAX: Final = 1_000_000
+"""Receivers remembered for all these topics: one client can place ten thousand that match each."""
 
 
 class Listener(Hashable, Protocol):
@@ -55,7 +60,9 @@ class Router:
         self._store = store
         self._broker_id = broker_id
         self._trie: Trie[Listener] = Trie()
-        self._routes: dict[bytes, Route] = {}
+        self._routes: OrderedDict[bytes, Route] = OrderedDict()
+        self._routed = 0
+        """Listeners in all routes together."""
         self._version = 0
         self._logs: dict[Topic, list[Log]] = {}
         for log in store.logs():
@@ -78,18 +85,29 @@ class Router:
         if route is None:
             route = Route(decode_topic(raw_topic))
             if len(self._routes) >= ROUTES_MAX:
-                del self._routes[next(iter(self._routes))]
+                self._forget_oldest()
             self._routes[raw_topic] = route
             route.log = self._store.get(LogId(self._broker_id, route.topic))
         if route.version != self._version:
+            self._routed -= len(route.listeners)
             route.listeners = list(self._trie.match(route.topic))
             route.version = self._version
+            self._routed += len(route.listeners)
+            while self._routed > ROUTED_MAX and len(self._routes) > 1:
+                self._forget_oldest()
         return route
+
+    def _forget_oldest(self) -> None:
+        _, route = self._routes.popitem(last=False)
+        self._routed -= len(route.listeners)
+        route.listeners = []
+        route.version = -1
 
     def begin(self, broker_id: BrokerId) -> None:
         """From here on logs are those of a new incarnation; the old ones stay to be read."""
         self._broker_id = broker_id
         self._routes.clear()
+        self._routed = 0
 
     def open_log(self, route: Route) -> Log:
         """This incarnation's log of a topic; those who listen read it from its beginning."""

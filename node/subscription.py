@@ -8,6 +8,7 @@ queue of shared bytes, from which the oldest are dropped, counted and reported.
 """
 
 from collections import deque
+from collections.abc import Callable
 from typing import Final
 
 from busnode.node.outgoing import Outgoing, Piece
@@ -20,12 +21,20 @@ from busnode.wire.ids import NO_BROKER, ClientNo, LogId, MsgNo, Pattern
 LIVE_BYTES_MAX: Final = 4 * 1024 * 1024
 """Messages that are not persistent, waiting for one subscription: a burst of 30,000 small ones."""
 
+QUEUED_BYTES_MAX: Final = 64 * 1024 * 1024
+"""The same for all subscriptions of one client, of which there may be thousands, together with what
+queue groups have handed them."""
+
 PIECE_BYTES: Final = 256 * 1024
 """What one subscription sends before the next has its turn."""
 
 INLINE_BYTES: Final = 64 * 1024
 """Ranges up to this are read and sent together with their announcement: one system call instead of
 two, and at the end of a log the page is in memory because it was just written."""
+
+
+def _nothing() -> None:
+    pass
 
 
 class LogCursor:
@@ -66,6 +75,8 @@ class Subscription:
         self._live_next = False
         self._handed: deque[tuple[Log, bytes]] = deque()
         self._handed_bytes = 0
+        self.refill: Callable[[], None] = _nothing
+        """Ask its queue group for more, when it has sent what it was handed."""
         self.opened = False
         """Nothing is sent before the client knows its position."""
 
@@ -89,13 +100,24 @@ class Subscription:
     def offer(self, batches: bytes, count: int) -> None:
         """Messages that are not persistent: queued, at the cost of the oldest when it is full."""
         self._live.append((batches, count))
-        self._live_bytes += len(batches)
+        self._queue(live=len(batches))
         while self._live_bytes > LIVE_BYTES_MAX and len(self._live) > 1:
-            oldest, lost = self._live.popleft()
-            self._live_bytes -= len(oldest)
-            self._dropped += lost
-            self.dropped_total += lost
+            self._drop_oldest()
+        while self._live and self._outgoing.queued_bytes > QUEUED_BYTES_MAX:
+            self._drop_oldest()
         self._wake()
+
+    def _drop_oldest(self) -> None:
+        oldest, lost = self._live.popleft()
+        self._queue(live=-len(oldest))
+        self._dropped += lost
+        self.dropped_total += lost
+
+    def _queue(self, live: int = 0, handed: int = 0) -> None:
+        """So many bytes more, or fewer, are kept in memory."""
+        self._live_bytes += live
+        self._handed_bytes += handed
+        self._outgoing.queued_bytes += live + handed
 
     def read(self, log: Log, after_no: int) -> None:
         """Take up a log behind a number."""
@@ -118,23 +140,26 @@ class Subscription:
     def has_room(self) -> bool:
         """Whether a queue group may hand it something: it has credit for more than it was handed
         already, and is not behind."""
-        waiting_bytes = self._handed_bytes + self._live_bytes
         return (
-            self.opened and self.credit_bytes > waiting_bytes and self._handed_bytes < PIECE_BYTES
+            self.opened
+            and self.credit_bytes > self._handed_bytes + self._live_bytes
+            and self._handed_bytes < PIECE_BYTES
+            and self._outgoing.queued_bytes < QUEUED_BYTES_MAX
         )
 
     def hand_over(self, log: Log, record: bytes) -> None:
         """A record of a log, from a queue group: this member is the one that gets it."""
         self._handed.append((log, record))
-        self._handed_bytes += len(record)
+        self._queue(handed=len(record))
         self._wake()
 
     def give_back(self) -> tuple[list[tuple[Log, bytes]], list[tuple[bytes, int]]]:
-        """What its queue group has given it and it has not sent: records, and live batches."""
+        """What it has not sent, when it ends: records from its queue group, and live batches."""
         handed, live = list(self._handed), list(self._live)
         self._handed.clear()
         self._live.clear()
-        self._handed_bytes = self._live_bytes = 0
+        self._queue(-self._live_bytes, -self._handed_bytes)
+        self.refill = _nothing
         return handed, live
 
     def report(self, cursor: LogCursor, hole: Hole) -> None:
@@ -150,7 +175,7 @@ class Subscription:
         self._wake()
 
     def _wake(self) -> None:
-        some = self._ready or self._live or self._handed
+        some = self._ready or self._live or self._handed or self._dropped
         if self.opened and some and self.credit_bytes > 0:
             self._outgoing.wake(self)
 
@@ -180,6 +205,8 @@ class Subscription:
             return Piece(frame)
         if self.credit_bytes <= 0:
             return None
+        if not self._handed:
+            self.refill()
         if self._handed:
             return self._handed_piece()
         self._live_next = not self._live_next
@@ -212,7 +239,7 @@ class Subscription:
             parts += (chunk, record)
             length += len(record)
             self.credit_bytes -= len(record)
-        self._handed_bytes -= length
+        self._queue(handed=-length)
         return Piece(b"".join(parts))
 
     def _live_piece(self) -> Piece:
@@ -222,7 +249,7 @@ class Subscription:
             batches, _ = self._live.popleft()
             parts.append(batches)
             length += len(batches)
-        self._live_bytes -= length
+        self._queue(live=-length)
         self.credit_bytes -= length
         header = self._live_header(length)
         return Piece(b"".join((header, *parts)))

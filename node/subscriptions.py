@@ -29,6 +29,12 @@ STEPS_BEFORE_YIELD: Final = 200
 """Topics that a new subscription looks at, and logs that it takes up, before others have their
 turn."""
 
+PLACES_MAX: Final = 500_000
+"""Places in logs that one client's subscriptions may have together: each costs some 350 bytes."""
+
+PLACES_COUNTED_EVERY: Final = 64
+"""Subscriptions after which they are counted again."""
+
 STEPS_BY_TIME: Final = 20
 """Finding a moment in a log reads from its disk: it counts for so many."""
 
@@ -59,6 +65,8 @@ class Subscriptions:
             raise Refused(f"subscription {message.subscription} is there already")
         if len(mine) >= self._config.subscriptions_max:
             raise LimitReached(f"{len(mine)} subscriptions; the limit for one client")
+        if len(mine) % PLACES_COUNTED_EVERY == 0:
+            _check_places(mine)
         if message.durable is not None:
             topic_of(message.durable)
         pattern = check_pattern(message.pattern)
@@ -71,7 +79,11 @@ class Subscriptions:
             message.durable,
         )
         if message.queue is None:
-            position = await self._take_up(subscription, message)
+            try:
+                position = await self._take_up(subscription, message, mine)
+            except Refused:
+                self.unsubscribe(session, subscription.number)
+                raise
         else:
             position = await self._join(subscription, message.queue, message)
         if len(position) >= STEPS_BEFORE_YIELD:
@@ -93,7 +105,9 @@ class Subscriptions:
         subscription.pump()
         return position
 
-    async def _take_up(self, subscription: Subscription, message: Subscribe) -> Position:
+    async def _take_up(
+        self, subscription: Subscription, message: Subscribe, mine: dict[int, Subscription]
+    ) -> Position:
         """Read all logs that match, each from its place."""
         start: str | int | None = message.start
         steps = sum(map(len, message.position.values()))
@@ -110,6 +124,7 @@ class Subscriptions:
             steps += 1 + len(logs) * (STEPS_BY_TIME if isinstance(start, int) else 1)
             if steps >= STEPS_BEFORE_YIELD:
                 steps = 0
+                _check_places(mine)
                 await trio.lowlevel.checkpoint()
             for log in logs:
                 if log.log_id not in subscription.cursors:
@@ -171,11 +186,18 @@ class Subscriptions:
         group = self._group_of.pop(subscription, None)
         if group is None:
             self._router.remove(subscription)
+            subscription.give_back()
             return
         group.leave(subscription)
         if not group.members:
             self._router.remove(group)
             del self._groups[group.name, group.pattern]
+
+
+def _check_places(mine: dict[int, Subscription]) -> None:
+    places = sum(len(each.cursors) for each in mine.values())
+    if places > PLACES_MAX:
+        raise LimitReached(f"{places} places in logs; one client may have {PLACES_MAX}")
 
 
 def _place(log: Log, start: str | int | None, given: Position) -> MsgNo:
