@@ -3,7 +3,7 @@
 import logging
 import posixpath
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Final
 
 import trio
@@ -27,7 +27,7 @@ from busnode.node.logs import fields
 from busnode.node.pages import pages
 from busnode.node.producers import Producers
 from busnode.node.publishing import Publishing
-from busnode.node.receipts import Receipts
+from busnode.node.receipts import Receipts, encode_refusal
 from busnode.node.router import Router
 from busnode.node.session import ClientSession
 from busnode.node.status import answer_status, answer_topics
@@ -49,11 +49,11 @@ from busnode.wire.control import (
     Welcome,
     encode_control,
 )  # fmt: skip
-from busnode.wire.errors import BusnodeError, Refused, Unavailable
+from busnode.wire.errors import BusnodeError, Draining, LimitReached, Refused, Unavailable
 from busnode.wire.frames import Flags, encode_batch_frame
 from busnode.wire.ids import BrokerId, ClientNo, Topic
 from busnode.wire.runs import Run, verify_runs
-from busnode.world.network import Address
+from busnode.world.network import Address, Stream
 from busnode.world.world import World
 
 logger = logging.getLogger(__name__)
@@ -137,7 +137,7 @@ class RunningNode:
                         await trio.sleep_forever()  # until those who are here have left
                     raise
                 if len(self.sessions) >= self.config.clients_max or self.draining:
-                    stream.close()
+                    _turn_away(stream, self._no_more())
                     continue
                 client_no = ClientNo(self._next_client_no)
                 self._next_client_no += 1
@@ -147,6 +147,12 @@ class RunningNode:
                 )  # fmt: skip
                 self.sessions[client_no] = session
                 nursery.start_soon(self._serve_client, session)
+
+    def _no_more(self) -> BusnodeError:
+        if self.draining:
+            return Draining("this node is leaving", retry_after_s=0.0)
+        clients = len(self.sessions)
+        return LimitReached(f"{clients} clients are connected; this node takes no more")
 
     async def _serve_client(self, session: ClientSession) -> None:
         try:
@@ -291,6 +297,13 @@ class RunningNode:
     def hurry(self) -> None:
         """Draining ends now, whoever is still there."""
         self._in_a_hurry = True
+
+
+def _turn_away(stream: Stream, error: BusnodeError) -> None:
+    """Say why, if it can be said in one go, and close."""
+    with suppress(OSError):
+        stream.send(encode_refusal(error, None, None))
+    stream.close()
 
 
 @asynccontextmanager

@@ -99,9 +99,7 @@ class Router:
 
     def _forget_oldest(self) -> None:
         _, route = self._routes.popitem(last=False)
-        self._routed -= len(route.listeners)
-        route.listeners = []
-        route.version = -1
+        self._routed -= len(route.listeners)  # which it keeps: it may be the one that is asked for
 
     def begin(self, broker_id: BrokerId) -> None:
         """From here on logs are those of a new incarnation; the old ones stay to be read."""

@@ -19,11 +19,14 @@ from busnode.node.session import ClientSession
 from busnode.node.subscription import Subscription
 from busnode.segments.store import Log
 from busnode.wire.control import Credit, Gap, Subscribe, Subscribed, encode_control
-from busnode.wire.errors import FrameTooLarge, LimitReached, Refused
+from busnode.wire.errors import FrameTooLarge, LimitReached, Refused, Unavailable
 from busnode.wire.fields import U64_MAX
 from busnode.wire.ids import MsgNo, Pattern
 from busnode.wire.topics import check_pattern, matches
 from busnode.world.entropy import Entropy
+
+RETRY_S: Final = 1.0
+"""When to try again after the disk has failed."""
 
 STEPS_BEFORE_YIELD: Final = 200
 """Topics that a new subscription looks at, and logs that it takes up, before others have their
@@ -84,6 +87,10 @@ class Subscriptions:
             except Refused:
                 self.unsubscribe(session, subscription.number)
                 raise
+            except OSError as error:
+                self.unsubscribe(session, subscription.number)
+                text = f"a log cannot be read: {error}"
+                raise Unavailable(text, retry_after_s=RETRY_S) from error
         else:
             position = await self._join(subscription, message.queue, message)
         if len(position) >= STEPS_BEFORE_YIELD:

@@ -5,6 +5,7 @@ what goes over the wire and sees exactly what comes back. Every wait has a limit
 fails a test and does not hang it.
 """
 
+import errno
 import gc
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
@@ -373,6 +374,19 @@ async def real_bus(data: Path, **settings: Any) -> AsyncIterator[Bus]:
         yield Bus(node, world.network)
 
 
+class Mortal:
+    """The disk as one process sees it, which does nothing more after its death."""
+
+    def __init__(self, disk: SimDisk) -> None:
+        self.disk = disk
+        self.dead = False
+
+    def __getattr__(self, name: str) -> Any:
+        if self.dead:
+            raise OSError(errno.EIO, "this process is dead")
+        return getattr(self.disk, name)
+
+
 class SimulatedMachine:
     """One machine with a disk and a network, in virtual time, from a seed."""
 
@@ -383,20 +397,35 @@ class SimulatedMachine:
         self.disk = SimDisk(seed, clock=self.clock)
         self.network = SimNetwork(seed)
         self.starts = 0
+        self._process = Mortal(self.disk)
 
     @asynccontextmanager
     async def bus(self, **settings: Any) -> AsyncIterator[Bus]:
         self.starts += 1
+        self._process = Mortal(self.disk)
         world = World(
             self.clock,
             self.entropy.fork(f"start {self.starts}"),
-            self.disk,
+            self._process,
             self.network.host("n1"),
             StaticDiscovery(()),
         )
         config = replace(CONFIG, data="/data", listen="n1", **settings)
         async with start_node(world, config) as node:
             yield Bus(node, self.network.host("client"))
+
+    @property
+    def crashed(self) -> bool:
+        return self._process.dead
+
+    def crash(self, *, power_loss: bool) -> None:
+        """The node's process dies, alone or with its machine. Its tasks are left to be ended."""
+        self._process.dead = True
+        self.network.reset("n1")
+        if power_loss:
+            self.disk.power_loss()
+        else:
+            self.disk.kill()
 
     def run(self, main: Callable[[], Awaitable[T]]) -> T:
         print(f"seed {self.seed}")

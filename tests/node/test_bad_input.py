@@ -10,13 +10,16 @@ import msgpack
 import pytest
 import trio
 
+from busnode.node import router, subscription, subscriptions
 from busnode.wire import limits
 from busnode.wire.control import (
+    Dropped,
     Hello,
     Ping,
     Provide,
     Request,
     Subscribe,
+    Unsubscribe,
     encode_control,
 )
 from busnode.wire.frames import (
@@ -33,6 +36,7 @@ from .raw_client import (
     LIVE,
     Bus,
     Closed,
+    Delivered,
     LoopWatch,
     RawClient,
     SimulatedMachine,
@@ -259,6 +263,89 @@ async def test_ten_thousand_subscriptions_to_one_topic_get_one_message_each(
                 events = await client.until(lambda e: len(e) == 20_000)
             numbers = {event.chunk.subscription for event in events[1::2]}  # type: ignore[union-attr]
             assert len(numbers) == 10_000
+
+
+async def test_what_one_client_subscribes_to_takes_bounded_memory_in_routes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its thousands of subscriptions to everything stand in the route of every topic."""
+    monkeypatch.setattr(router, "ROUTED_MAX", 500)
+    async with real_bus(tmp_path) as bus, bus.client(1) as publisher, bus.client(2) as client:
+        for number in range(100):
+            await client.subscribe("/+", number=number)
+        for topic in [*(f"/{n}" for n in range(20)), *(f"/{n}" for n in range(20))]:
+            await publisher.publish(topic, [topic.encode()], LIVE)
+            events = await client.until(lambda e: len(e) == 200)
+            assert {event.topic for event in events[1::2]} == {topic}  # type: ignore[union-attr]
+        routes = bus.node.router._routes.values()
+        assert bus.node.router._routed == sum(len(route.listeners) for route in routes)
+        assert bus.node.router._routed <= 500
+
+
+async def test_places_in_logs_are_limited_for_each_client(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subscriptions, "PLACES_MAX", 1000)
+    async with real_bus(tmp_path, storage="memory") as bus, bus.client() as client:
+        await client.send(*(client.batch(f"/{n}") for n in range(600)))
+        await client.acked(600)
+        await client.subscribe("/+", number=1, credit_bytes=0)
+        await client.send(Subscribe(2, "/+", "latest", {}, None, None, 0))
+        error = await client.refused()
+        assert (error.code, error.about) == ("LIMIT_REACHED", 2)
+        assert len(bus.node.router) == 1
+        await client.send(Unsubscribe(1))
+        await client.subscribe("/+", number=2, credit_bytes=0)
+
+
+async def test_live_messages_that_wait_are_limited_for_each_client(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subscription, "QUEUED_BYTES_MAX", 100_000)
+    async with real_bus(tmp_path) as bus, bus.client(1) as publisher, bus.client(2) as client:
+        for number in range(10):
+            await client.subscribe(f"/{number}", number=number, credit_bytes=0)
+        for _ in range(50):
+            for number in range(10):
+                await publisher.publish(f"/{number}", [bytes(1000)], LIVE)
+        await publisher.barrier()
+        outgoing = bus.session(client).outgoing
+        assert 90_000 < outgoing.queued_bytes <= 100_000
+        for number in range(10):
+            await client.credit(AMPLE, number)
+        events = await bus.all_sent(client)
+        got = sum(len(e.payloads) for e in events if isinstance(e, Delivered))
+        lost = sum(e.count for e in events if isinstance(e, Dropped))
+        assert got + lost == 500
+        assert got > 80
+        assert outgoing.queued_bytes == 0
+        await client.subscribe("/x", number=99, credit_bytes=0)
+        await publisher.publish("/x", [bytes(1000)], LIVE)
+        await publisher.barrier()
+        await client.send(Unsubscribe(99))
+        await client.barrier()
+        assert outgoing.queued_bytes == 0
+
+
+async def test_what_queue_groups_hand_to_one_client_is_limited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subscription, "QUEUED_BYTES_MAX", 100_000)
+    async with real_bus(tmp_path) as bus, bus.client(1) as publisher, bus.client(2) as client:
+        await publisher.send(*(publisher.batch("/a", [bytes(5000)]) for _ in range(100)))
+        # Its socket is full of something else, and it does not read.
+        await client.subscribe("/noise", number=999)
+        noise = [publisher.batch("/noise", [bytes(1 << 20)], LIVE) for _ in range(8)]
+        await publisher.send(*noise)
+        await publisher.barrier()
+        assert bus.session(client).outgoing.blocked
+        for number in range(50):
+            await client.send(Subscribe(number, "/a", "earliest", {}, None, f"g{number}", AMPLE))
+        await bus.settled(lambda: len(bus.node.subscriptions.groups) == 50)
+        live_bytes = bus.node.subscriptions.of(bus.session(client))[999]._live_bytes
+        assert bus.session(client).outgoing.queued_bytes - live_bytes <= 110_000
+        held = sum(len(r) for group in bus.node.subscriptions.groups for _, r in group._held)
+        assert held < 1_000_000
 
 
 async def test_thousands_of_small_messages_in_one_packet_let_others_run(tmp_path: Path) -> None:

@@ -368,6 +368,73 @@ def test_a_failed_append_refuses_all_that_the_log_had_not_committed() -> None:
     machine.run(main)
 
 
+@pytest.mark.parametrize("crash", ["power_loss", "kill"])
+@pytest.mark.parametrize("seed", range(8))
+def test_what_was_acked_is_there_after_a_crash_and_nothing_is_there_twice(
+    seed: int, crash: str
+) -> None:
+    """The publisher sends again what was not acked, as its library does."""
+    machine = SimulatedMachine(seed)
+    machine.disk.odds = DiskFaults(sync_slow=0.3, sync_slow_s_max=0.01)
+
+    async def main() -> None:
+        chance = random.Random(seed)
+        unacked: dict[int, bytes] = {}
+        acked: set[int] = set()
+        for _ in range(4):
+            async with trio.open_nursery() as nursery:
+                bus = await nursery.start(keep_running, machine)
+                async with bus.client(7) as client:
+                    client.next_seq = len(acked) + len(unacked) + 1
+                    nursery.start_soon(note_acks, client, unacked, acked)
+                    await client.send(*unacked.values())
+                    for _ in range(chance.randint(1, 40)):
+                        seq = client.next_seq
+                        frame = client.batch(f"/a/{seq % 3}", [b"%d" % seq])
+                        unacked[seq] = frame
+                        await client.send(frame)
+                        if chance.random() < 0.3:
+                            await trio.sleep(chance.random() * 0.01)
+                    machine.crash(power_loss=crash == "power_loss")
+                    nursery.cancel_scope.cancel()
+        async with machine.bus() as bus, bus.client(8) as client:
+            await client.send(*unacked.values())
+            sent = acked | set(unacked)
+            answer = await client.subscribe("/a/*", "earliest")
+            journal = Journal()
+            while journal.count() < len(sent):
+                journal.take(await client.receive())
+            found = [int(each) for payloads in journal.payloads.values() for each in payloads]
+            assert sorted(found) == sorted(sent)
+            assert len(answer.position) <= 5
+            assert [e for e in await bus.all_sent(client) if isinstance(e, Delivered)] == []
+            print(f"{len(sent)} messages, {len(acked)} acked before the last crash")
+
+    machine.run(main)
+
+
+async def keep_running(machine: SimulatedMachine, task_status: trio.TaskStatus[Bus]) -> None:
+    try:
+        async with machine.bus(drain_timeout_s=0.0) as bus:
+            task_status.started(bus)
+            await trio.sleep_forever()
+    except* OSError:
+        assert machine.crashed
+
+
+async def note_acks(client: RawClient, unacked: dict[int, bytes], acked: set[int]) -> None:
+    while True:
+        try:
+            event = await client.receive()
+        except OSError:
+            return
+        if isinstance(event, Ack):
+            for first_seq, count, _ in event.receipts:
+                for seq in range(first_seq, first_seq + count):
+                    unacked.pop(seq, None)
+                    acked.add(seq)
+
+
 # Not persistent -----------------------------------------------------------------------------------
 
 

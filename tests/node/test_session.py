@@ -334,7 +334,9 @@ async def test_a_client_that_just_goes_is_forgotten(tmp_path: Path) -> None:
 async def test_more_clients_than_allowed_are_turned_away(tmp_path: Path) -> None:
     async with real_bus(tmp_path, clients_max=3) as bus:
         async with bus.client(), bus.client(), unharmed(bus), bus.stranger() as client:
-            assert await client.ended() == []
+            (error,) = await client.ended()
+            assert isinstance(error, Error)
+            assert error.code == "LIMIT_REACHED"
         await bus.settled(lambda: not bus.node.sessions)
         async with bus.client():
             pass

@@ -10,7 +10,7 @@ import trio
 
 from busnode.node.subscription import LIVE_BYTES_MAX, PIECE_BYTES
 from busnode.segments.retention import RetentionRules
-from busnode.testing.sim.faults import DiskFaults
+from busnode.testing.sim.faults import DiskFault, DiskFaults
 from busnode.wire.control import (
     Ack,
     Chunk,
@@ -384,6 +384,23 @@ async def test_forty_thousand_unknown_cursors_do_not_stop_the_node(tmp_path: Pat
             await client.send(Subscribe(1, "/lost/*", None, position, None, None, AMPLE))
             await client.expect(Subscribed)
             await client.until(lambda e: len(e) == 40_000)
+
+
+def test_a_log_that_cannot_be_read_is_no_reason_to_end_the_session() -> None:
+    machine = SimulatedMachine(1)
+
+    async def main() -> None:
+        async with machine.bus() as bus, bus.client() as client:
+            await publish(client, "/a", numbered(1, 3), utc_us=1_000_000)
+            machine.disk.arm(DiskFault.READ_EIO, lambda path: path.endswith(".seg"))
+            await client.send(Subscribe(1, "/a", 500_000, {}, None, None, AMPLE))
+            error = await client.refused()
+            assert (error.code, error.about) == ("UNAVAILABLE", 1)
+            assert len(bus.node.router) == 0
+            await client.subscribe("/a", 500_000, number=1)
+            assert len(await client.messages(3)) == 3
+
+    machine.run(main)
 
 
 # Many logs ----------------------------------------------------------------------------------------
