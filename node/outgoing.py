@@ -19,8 +19,8 @@ CONTROL_BYTES_MAX: Final = 8 * 1024 * 1024
 this much asks without listening, and is let go."""
 
 PIECES_BEFORE_YIELD: Final = 32
-"""Pieces that one connection may send before others have their turn: 8 MiB, about 3 ms, to a reader
-that is as fast as we are."""
+"""Pieces that one connection may send before others have their turn: 8 MiB. Measured by sendfile to
+a reader in another process, on 2 cores that others used too: 1.5 to 10 ms, median 5."""
 
 
 class Piece:

@@ -15,8 +15,8 @@ from busnode.wire.runs import Run, stamp_run
 from busnode.wire.topics import is_system
 
 AT_ONCE_MAX: Final = 1000
-"""Listeners to whom a message is sent straight on, 5 ms in all. One client may subscribe to one
-topic ten thousand times; it then gets them in its turns."""
+"""Listeners to whom a message is sent straight on, 5 to 9 ms in all. One client may subscribe to
+one topic ten thousand times; it then gets them in its turns."""
 
 RETRY_S: Final = 1.0
 """When a publisher should try again after the disk has failed."""

@@ -33,7 +33,7 @@ STEPS_BEFORE_YIELD: Final = 200
 turn."""
 
 PLACES_MAX: Final = 500_000
-"""Places in logs that one client's subscriptions may have together: each costs some 350 bytes."""
+"""Places in logs that one client's subscriptions may have together: each takes 206 bytes."""
 
 PLACES_COUNTED_EVERY: Final = 64
 """Subscriptions after which they are counted again."""
