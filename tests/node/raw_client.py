@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import thread_time
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 import trio
 
@@ -46,6 +46,7 @@ from busnode.wire.ids import BrokerId, ClientNo, LogId, Topic
 from busnode.wire.limits import PROTOCOL_VERSION
 from busnode.wire.reader import FrameReader, Runs
 from busnode.wire.runs import DELIVERED_KINDS
+from busnode.world.files import Files
 from busnode.world.network import Address, Network, Stream
 from busnode.world.real_world import real_world
 from busnode.world.static_discovery import StaticDiscovery
@@ -406,7 +407,7 @@ class SimulatedMachine:
         world = World(
             self.clock,
             self.entropy.fork(f"start {self.starts}"),
-            self._process,
+            cast(Files, self._process),  # by its __getattr__, which type checkers do not follow
             self.network.host("n1"),
             StaticDiscovery(()),
         )
