@@ -32,6 +32,9 @@ PERMISSIONS: list[Permission] = [
         "testing/sim/entropy.py", "random", "the simulated entropy is a seeded random stream"
     ),
     Permission(
+        "node/bench_segments.py", "mmap", "anonymous memory that begins at a page, and no file"
+    ),
+    Permission(
         "node/connecting.py",
         "trio.lowlevel.wait_readable",
         "stdin of a command: no node has one, and Ctrl-C must be able to end the waiting",
