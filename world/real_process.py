@@ -53,7 +53,7 @@ def keep_freed_memory() -> None:
     """Let the C library keep what is freed, up to some megabytes, for the next buffer.
 
     By default it gives every large block back to the system, and the next one costs a page fault
-    for each 4 KiB: measured, 40 % of the processor time of a node that forwards large batches.
+    for each 4 KiB: measured, a third of the processor time of a node that forwarded large batches.
     Where there is no such library nothing changes.
     """
     try:
