@@ -18,7 +18,7 @@ from busnode.client.positions import Position
 from busnode.wire.batches import decode_columns
 from busnode.wire.control import Chunk
 from busnode.wire.errors import BadFrame, BadHash
-from busnode.wire.frames import HASHED_HEADER_AT, HEADER, HEADER_BYTES, broker_seed
+from busnode.wire.frames import HASHED_HEADER_AT, HEADER, HEADER_BYTES, Flags, broker_seed
 from busnode.wire.ids import BrokerId, MsgNo, Topic
 from busnode.wire.limits import FRAME_BYTES_MAX, MIB
 from busnode.wire.runs import Run
@@ -149,6 +149,8 @@ class Inbox:
         log = (broker_id, topic)
         seed = self._seed(broker_id)
         view = memoryview(raw)
+        # A log is sent as it lies: what is in it for other nodes' clients alone is passed over.
+        ours = run.flags & (Flags.REMOTE if chunk.remote else Flags.LOCAL)
         for batch_at, count, _, producer_id, producer_seq in run.batches:
             at = batch_at - run.start
             header = HEADER.unpack_from(raw, at)
@@ -169,13 +171,22 @@ class Inbox:
                     continue
                 self.received[log] = MsgNo(last_no)
                 skip = cursor + 1 - first_no
-            if self._seen.is_repeat(producer_id, producer_seq):
+            if not ours:
+                skip = count
+            elif self._seen.is_repeat(producer_id, producer_seq):
                 self.repeats += count - skip
                 skip = count
             self.received_messages += count - skip
             self.entries.append(
                 Delivery(log, topic, first_no, count, skip, utc_us, raw, at, length)
             )
+
+    def take_place(self, chunk: Chunk) -> None:
+        """Where we begin in a log that nobody knew of when the subscription began."""
+        log = (chunk.broker_id, Topic(chunk.topic))
+        if chunk.first_no and self._cursors and log not in self.received:
+            self.received[log] = self.done[log] = MsgNo(chunk.last_no)
+            self.moved.add(log)
 
     def take_gap(self, gap: Gap) -> None:
         """Nobody can serve a range any more. Raises Hole when it leaves one before itself."""

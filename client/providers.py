@@ -24,7 +24,7 @@ CONCURRENCY: Final = 64
 """Requests that one provider works on at once."""
 
 WAITING_MAX: Final = 256
-"""Requests that it has won and not begun. Beyond it bids no, and the node asks somebody else."""
+"""Requests that it has got and not begun. Beyond it says no, and the node asks somebody else."""
 
 
 class Request(NamedTuple):
@@ -102,6 +102,11 @@ class Provider:
         while kind is None and self._running:
             await self._bell.wait()
 
+    @property
+    def eager(self) -> bool:
+        """Whether it answers everything, so that the node need not ask before it requests."""
+        return self._accepts is None
+
     # What the bus brings --------------------------------------------------------------------------
 
     def begun(self) -> None:
@@ -150,9 +155,12 @@ class Provider:
         self._host.send(control.Bid(number, yes))
 
     def requested(self, message: control.Request) -> None:
-        """It is ours to answer."""
+        """It is ours to answer, or to decline while too much waits already."""
         if self._running >= self._concurrency:
-            self._waiting.append((self._host.visit, message))
+            if len(self._waiting) >= WAITING_MAX:
+                self._bid(message.request, False)
+            else:
+                self._waiting.append((self._host.visit, message))
         else:
             self._begin(message, self._host.visit)
 

@@ -162,6 +162,10 @@ class Subscription(Consumer):
         self._return_credit()
         self._bell.ring()
 
+    def take_place(self, chunk: Chunk) -> None:
+        """A log came up later than the position that the subscription began with."""
+        self._inbox.take_place(chunk)
+
     def take_gap(self, gap: Gap) -> None:
         try:
             self._inbox.take_gap(gap)

@@ -99,7 +99,7 @@ class Switchboard:
     def provide(self, provider: Provider) -> None:
         provider.number = self._number()
         self._providers[provider.number] = provider
-        if self.send(control.Provide(provider.number, provider.topic)):
+        if self.send(control.Provide(provider.number, provider.topic, provider.eager)):
             self.send(control.Ping(CONFIRMATION + provider.number))
 
     def unprovide(self, provider: Provider) -> None:
@@ -132,7 +132,10 @@ class Switchboard:
             case control.Ack():
                 self.outgoing.acked(message)
             case control.Chunk():
-                pass  # what it announces brings it along
+                if not message.length:  # else what it announces brings it along
+                    self._for_subscription(message)
+            case control.Nodes():
+                self.home.directory.learn(message.nodes)
             case control.Reply():
                 self.requests.take(message)
             case control.Ask():
@@ -157,7 +160,7 @@ class Switchboard:
                 raise UnexpectedFrame(f"{message.TYPE.name} is not for a client")
 
     def _for_subscription(
-        self, message: control.Subscribed | control.Gap | control.Dropped
+        self, message: control.Subscribed | control.Chunk | control.Gap | control.Dropped
     ) -> None:
         subscription = self.subscriptions.get(message.subscription)
         if subscription is None:
@@ -165,6 +168,8 @@ class Switchboard:
         match message:
             case control.Subscribed():
                 subscription.subscribed(Position.of(message.position))
+            case control.Chunk():
+                subscription.take_place(message)
             case control.Gap(_, broker_id, topic, first_no, last_no, reason):
                 subscription.take_gap(Gap(broker_id, Topic(topic), first_no, last_no, reason))
             case control.Dropped():

@@ -3,17 +3,34 @@
 import json
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, Protocol, cast
 
 import trio
 
-from busnode.node.requests import Action, Provider, Requests, SendAsk, SendReply, SendRequest
-from busnode.node.session import ClientSession
-from busnode.wire.control import Ask, Bid, Provide, Reply, Request, encode_control
+from busnode.node.outgoing import Outgoing
+from busnode.node.requests import (
+    Action,
+    Provider,
+    Requests,
+    SendAsk,
+    SendBid,
+    SendReply,
+    SendRequest,
+)
+from busnode.wire.control import (
+    Ask,
+    Bid,
+    Provide,
+    Reply,
+    Request,
+    encode_control,
+    encode_trusted,
+)
 from busnode.wire.errors import FrameTooLarge, LimitReached, NoProvider, Refused
 from busnode.wire.fields import U64_MAX
+from busnode.wire.ids import Pattern
 from busnode.wire.limits import HEADERS_BYTES_MAX, REQUEST_BYTES_MAX
 from busnode.wire.topics import check_pattern, check_topic, is_system
 from busnode.world.clock import Clock
@@ -21,70 +38,121 @@ from busnode.world.clock import Clock
 PROVIDERS_MAX: Final = 1000
 """Topics that one client may provide."""
 
+PROVIDERS_OF_PEER_MAX: Final = 100_000
+"""Topics that the clients of another node may provide together."""
+
 SystemAnswer = Callable[[bytes], Any]
 """From a request's payload to something that JSON can carry."""
+
+
+class Party(Hashable, Protocol):
+    """Who asks and answers: a client's session, or another node's."""
+
+    @property
+    def outgoing(self) -> Outgoing: ...
+
+    @property
+    def is_peer(self) -> bool: ...
+
+    def send(self, frame: bytes) -> None: ...
 
 
 class Bidding:
     def __init__(self, clock: Clock) -> None:
         self.requests = Requests()
         self._clock = clock
-        self._sessions: dict[int, ClientSession] = {}
-        self._provided: dict[ClientSession, set[int]] = {}
+        self._provided: dict[Party, dict[int, tuple[Pattern, bool]]] = {}
+        """Of everybody who is here: the patterns that they provide, by number, eagerly or not."""
         self._system: dict[str, SystemAnswer] = {}
         self._changed = trio.Event()
         self._armed: float | None = None
         """When `run` wakes up by itself."""
+        self.on_provided: Callable[[Pattern, bool, int], None] = _nobody
+        """Told when one of our own clients provides a pattern, eagerly or not: 1 more or 1 less."""
 
     def answer(self, topic: str, answer: SystemAnswer) -> None:
         """Answer requests on a topic of the system."""
         self._system[topic] = answer
 
-    def join(self, session: ClientSession) -> None:
-        self._sessions[session.client_no] = session
-        self._provided[session] = set()
+    def join(self, party: Party) -> None:
+        self._provided[party] = {}
 
-    def leave(self, session: ClientSession) -> None:
-        if self._sessions.pop(session.client_no, None) is not None:
-            del self._provided[session]
-            self._do(self.requests.leave(session.client_no, self._clock.monotonic()))
+    def leave(self, party: Party) -> None:
+        provided = self._provided.pop(party, None)
+        if provided is None:
+            return
+        self._do(self.requests.leave(party, self._clock.monotonic()))
+        if not party.is_peer:
+            for pattern, eager in provided.values():
+                self.on_provided(pattern, eager, -1)
 
-    def provide(self, session: ClientSession, message: Provide) -> None:
-        provided = self._provided[session]
+    def provide(self, party: Party, message: Provide) -> None:
+        provided = self._provided[party]
         if message.provider in provided:
             raise Refused(f"provider {message.provider} is there already")
-        if len(provided) >= PROVIDERS_MAX:
-            raise LimitReached(f"{len(provided)} provided topics; the limit for one client")
+        most = PROVIDERS_OF_PEER_MAX if party.is_peer else PROVIDERS_MAX
+        if len(provided) >= most:
+            raise LimitReached(f"{len(provided)} provided topics; the limit is {most}")
         pattern = check_pattern(message.topic)
-        provided.add(message.provider)
-        self.requests.provide(Provider(session.client_no, message.provider), pattern)
+        provided[message.provider] = pattern, message.eager
+        provider = Provider(party, message.provider, message.eager, party.is_peer)
+        self.requests.provide(provider, pattern)
+        if not party.is_peer:
+            self.on_provided(pattern, message.eager, 1)
 
-    def unprovide(self, session: ClientSession, number: int) -> None:
-        self._provided.get(session, set()).discard(number)
-        provider = Provider(session.client_no, number)
-        self._do(self.requests.unprovide(provider, self._clock.monotonic()))
+    def unprovide(self, party: Party, number: int) -> None:
+        found = self._provided.get(party, {}).pop(number, None)
+        if found is None:
+            return
+        self._do(self.requests.unprovide(Provider(party, number), self._clock.monotonic()))
+        if not party.is_peer:
+            self.on_provided(*found, -1)
 
-    def request(self, session: ClientSession, message: Request) -> None:
+    def request(self, party: Party, message: Request) -> None:
         topic = check_topic(message.topic)
         if is_system(topic):
-            self._answer_system(session, message)
+            self._answer_system(party, message)
             return
         _check_size(message)
         actions = self.requests.request(
-            session.client_no, message.request, topic,
+            party, message.request, topic,
             headers=message.headers, payload=message.payload, many=message.many,
             timeout_s=message.timeout_s, now=self._clock.monotonic(),
         )  # fmt: skip
         self._do(actions)
 
-    def bid(self, session: ClientSession, message: Bid) -> None:
-        now = self._clock.monotonic()
-        self._do(self.requests.bid(session.client_no, message.request, message.yes, now))
+    def ask_of_peer(self, party: Party, message: Ask) -> None:
+        """Another node asks on behalf of one of its clients."""
+        try:
+            actions = self.requests.ask(
+                party, message.request, check_topic(message.topic),
+                headers=message.headers, timeout_s=message.timeout_s,
+                now=self._clock.monotonic(),
+            )  # fmt: skip
+        except Refused:
+            actions = [SendBid(party, message.request, yes=False)]
+        self._do(actions)
 
-    def reply(self, session: ClientSession, message: Reply) -> None:
+    def request_of_peer(self, party: Party, message: Request) -> None:
+        try:
+            actions = self.requests.request_of_peer(
+                party, message.request, check_topic(message.topic),
+                headers=message.headers, payload=message.payload, many=message.many,
+                timeout_s=message.timeout_s, now=self._clock.monotonic(),
+            )  # fmt: skip
+        except Refused:
+            actions = [SendBid(party, message.request, yes=False)]
+        self._do(actions)
+
+    def bid(self, party: Party, message: Bid) -> None:
+        now = self._clock.monotonic()
+        self._do(self.requests.bid(party, message.request, message.yes, now))
+
+    def reply(self, party: Party, message: Reply) -> None:
         actions = self.requests.reply(
-            session.client_no, message.request, message.code, message.headers, message.payload
-        )
+            party, message.request, message.code, message.headers, message.payload,
+            last=message.last or not party.is_peer,
+        )  # fmt: skip
         self._do(actions)
 
     async def run(self) -> None:
@@ -98,44 +166,53 @@ class Bidding:
             self._changed = trio.Event()
             self._do(self.requests.expire(self._clock.monotonic()))
 
-    def _answer_system(self, session: ClientSession, message: Request) -> None:
+    def _answer_system(self, party: Party, message: Request) -> None:
         answer = self._system.get(message.topic)
+        code, payload = None, b""
         if answer is None:
-            text = f"the system answers on {', '.join(sorted(self._system))}"
-            reply = Reply(message.request, NoProvider.code, {}, text.encode(), last=True)
+            code = NoProvider.code
+            payload = f"the system answers on {', '.join(sorted(self._system))}".encode()
         else:
             payload = json.dumps(answer(message.payload)).encode()
-            reply = Reply(message.request, None, {}, payload, last=True)
-        session.send(_encode_reply(reply))
+        party.send(_encode_reply(message.request, code, {}, payload, last=True))
 
     def _do(self, actions: list[Action]) -> None:
         left = deque(actions)
         while left:
             match left.popleft():
-                case SendAsk(provider, number, topic, headers):
-                    ask = Ask(number, provider.number, topic, headers)
+                case SendAsk(provider, number, topic, headers, timeout_s):
+                    ask = Ask(number, provider.number, topic, headers, timeout_s)
                     left += self._send(provider, number, encode_control(ask))
+                case SendBid(client, request, yes):
+                    self._answer(client, encode_trusted(Bid, request, yes))
                 case SendRequest(provider, number, topic, headers, payload, many, timeout_s):
-                    message = Request(
-                        number, provider.number, topic, headers, payload, many, timeout_s
+                    frame = encode_trusted(
+                        Request, number, provider.number, topic, headers, payload, many, timeout_s
                     )
-                    left += self._send(provider, number, encode_control(message))
+                    left += self._send(provider, number, frame)
                 case SendReply(client, request, code, headers, payload, last):
-                    session = self._sessions.get(client)  # type: ignore[call-overload]
-                    if session is not None:
-                        session.send(_encode_reply(Reply(request, code, headers, payload, last)))
+                    self._answer(client, _encode_reply(request, code, headers, payload, last))
         deadline = self.requests.next_deadline()
         if deadline is not None and (self._armed is None or deadline < self._armed):
             self._changed.set()
 
+    def _answer(self, client: Hashable, frame: bytes) -> None:
+        party = cast("Party", client)
+        if party in self._provided:  # it may have left
+            party.send(frame)
+
     def _send(self, provider: Provider, ask: int, frame: bytes) -> list[Action]:
         """Send it, or go on without this provider: one that does not read as fast as others ask
         must not be let go for it."""
-        session: ClientSession = self._sessions[provider.client]  # type: ignore[index]
-        if not session.outgoing.has_room(len(frame)):
+        party = cast("Party", provider.client)
+        if not party.outgoing.has_room(len(frame)):
             return self.requests.pass_over(ask, self._clock.monotonic())
-        session.send(frame)
+        party.send(frame)
         return []
+
+
+def _nobody(pattern: Pattern, eager: bool, change: int) -> None:
+    del pattern, eager, change
 
 
 def _check_size(message: Request) -> None:
@@ -151,10 +228,11 @@ def _check_size(message: Request) -> None:
             raise LimitReached(f"{error.text} with the numbers that it gets on its way") from error
 
 
-def _encode_reply(reply: Reply) -> bytes:
-    try:
-        return encode_control(reply)
-    except FrameTooLarge as error:
-        return encode_control(
-            Reply(reply.request, error.code, {}, error.text.encode(), last=reply.last)
-        )
+def _encode_reply(
+    request: int, code: str | None, headers: dict[str, str], payload: bytes, last: bool
+) -> bytes:
+    frame = encode_trusted(Reply, request, code, headers, payload, last)
+    if len(frame) <= REQUEST_BYTES_MAX:
+        return frame
+    text = f"REPLY frame of {len(frame)} bytes; the limit is {REQUEST_BYTES_MAX}"
+    return encode_trusted(Reply, request, FrameTooLarge.code, {}, text.encode(), last)

@@ -6,8 +6,12 @@ persisted; a request ends with a reply, an error or its deadline, whatever happe
 Each provider is asked under a number of its own, so that one client's two providers of the same
 topic are not taken for each other. Nothing here walks through all requests: there may be a hundred
 thousand of them under way.
+
+Another node is a provider like a client: it is asked once, however many of its clients answer on
+the topic. There the same machine asks them in turn, and never a third node.
 """
 
+from collections import deque
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
@@ -28,7 +32,7 @@ REQUESTS_BYTES_MAX: Final = 256 * MIB
 
 REQUESTS_OF_ONE_MAX: Final = 10_000
 REQUESTS_BYTES_OF_ONE_MAX: Final = 32 * MIB
-"""Of one client: so that no one can take all the room there is."""
+"""Of one client: so that no one can take all the room there is. Another node asks for many."""
 
 ALARMS_SPARE: Final = 1024
 """So few alarms of ended requests are not worth clearing away."""
@@ -36,10 +40,13 @@ ALARMS_SPARE: Final = 1024
 
 @dataclass(frozen=True, slots=True)
 class Provider:
-    """One PROVIDE of one client."""
+    """One PROVIDE of one client, or of another node."""
 
     client: Hashable
     number: int
+    eager: bool = field(default=False, compare=False)
+    """Answers everything: it gets the request at once, without being asked."""
+    is_peer: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +55,16 @@ class SendAsk:
     ask: int
     topic: str
     headers: dict[str, str]
+    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class SendBid:
+    """To a node that has asked us."""
+
+    client: Hashable
+    request: int
+    yes: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +88,7 @@ class SendReply:
     last: bool
 
 
-Action = SendAsk | SendRequest | SendReply
+Action = SendAsk | SendBid | SendRequest | SendReply
 
 Asks = dict[int, Provider]
 """Providers by the number of their ASK; in the order of asking, the same in every run."""
@@ -84,9 +101,18 @@ class _Request:
     """The requester's own number for it."""
     topic: str
     headers: dict[str, str]
-    payload: bytes
+    payload: bytes | None
+    """None while another node only asks whether we would answer."""
     many: bool
     deadline: float
+    for_peer: bool = False
+    """Asked by another node: it has made the one hop that there is."""
+    said_yes: bool = False
+    """To the node that asks."""
+    eager: deque[Provider] = field(default_factory=deque[Provider])
+    """Need not be asked, and have not got the request."""
+    reserve: list[Provider] = field(default_factory=list[Provider])
+    """Those who want to be asked, while there are others who need not be."""
     bidding: Asks = field(default_factory=dict[int, Provider])
     """Asked, and no bid yet."""
     willing: Asks = field(default_factory=dict[int, Provider])
@@ -98,8 +124,19 @@ class _Request:
     ended: bool = False
 
     @property
+    def has_next(self) -> bool:
+        """Whether somebody is there who could get it now."""
+        return bool(self.willing or self.eager)
+
+    @property
+    def has_nobody(self) -> bool:
+        """Whether nobody is left who might answer."""
+        return not (self.working or self.bidding or self.willing or self.eager or self.reserve)
+
+    @property
     def size_bytes(self) -> int:
-        return len(self.payload) + sum(len(k) + len(v) for k, v in self.headers.items())
+        headers_bytes = sum(len(k) + len(v) for k, v in self.headers.items())
+        return len(self.payload or b"") + headers_bytes
 
 
 @dataclass(slots=True)
@@ -119,11 +156,14 @@ class Requests:
         self._asks: dict[int, _Request] = {}
         self._asks_of: dict[Provider, dict[int, None]] = {}
         self._clients: dict[Hashable, _Client] = {}
+        self._asked: dict[tuple[Hashable, int], _Request] = {}
+        """What other nodes have asked about and not requested yet, by their own numbers."""
         self._alarms: list[tuple[float, int, _Request]] = []
         """A heap: when to look at a request, some of which have ended meanwhile."""
         self._alarms_max = ALARMS_SPARE
         self._next_alarm = 0
         self._next_ask = 1
+        self._turn = 0
         self._count = 0
         self._size_bytes = 0
 
@@ -172,46 +212,139 @@ class Requests:
         timeout_s: float,
         now: float,
     ) -> list[Action]:
-        """A client asks. Everybody who provides the topic is asked to bid."""
+        """A client asks. Those who answer everything are tried first; where there are none,
+        everybody who provides the topic is asked to bid."""
         deadline = now + min(timeout_s, TIMEOUT_S_MAX)
         each = _Request(client, number, topic, headers, payload, many, deadline)
-        asked = self._providers.match(topic)
-        if not asked:
-            return [_end(each, NoProvider.code, f"nobody provides {topic}")]
-        self._admit(each)
-        for provider in asked:
-            ask = self._next_ask
-            self._next_ask += 1
-            each.bidding[ask] = provider
-            self._asks[ask] = each
-            self._asks_of.setdefault(provider, {})[ask] = None
-        self._wake_at(deadline, each)
-        return [SendAsk(provider, ask, topic, headers) for ask, provider in each.bidding.items()]
+        return self._begin(each, now)
 
-    def bid(self, client: Hashable, ask: int, yes: bool, now: float) -> list[Action]:
-        each = self._asks.get(ask)
-        provider = None if each is None else each.bidding.get(ask)
-        if each is None or provider is None or provider.client != client:
-            return []  # it has ended, or was not asked: late answers are ignored
-        del each.bidding[ask]
-        if yes:
-            each.willing[ask] = provider
-        else:
-            self._drop_ask(ask, provider)
+    def ask(
+        self,
+        peer: Hashable,
+        number: int,
+        topic: Topic,
+        *,
+        headers: dict[str, str],
+        timeout_s: float,
+        now: float,
+    ) -> list[Action]:
+        """Another node asks whether one of our clients would answer."""
+        deadline = now + min(timeout_s, TIMEOUT_S_MAX)
+        each = _Request(peer, number, topic, headers, None, False, deadline, for_peer=True)
+        actions = self._begin(each, now)
+        if not each.ended:
+            self._asked[peer, number] = each
+        return actions
+
+    def request_of_peer(
+        self,
+        peer: Hashable,
+        number: int,
+        topic: Topic,
+        *,
+        headers: dict[str, str],
+        payload: bytes,
+        many: bool,
+        timeout_s: float,
+        now: float,
+    ) -> list[Action]:
+        """Another node's request for one of our clients: it has asked before, or need not."""
+        deadline = now + min(timeout_s, TIMEOUT_S_MAX)
+        each = self._asked.pop((peer, number), None)
+        if each is None:
+            each = _Request(peer, number, topic, headers, payload, many, deadline, for_peer=True)
+            return self._begin(each, now)
+        self._resize(each, payload)
+        each.many = many
+        each.deadline = deadline
+        self._wake_at(deadline, each)
         return self._go_on(each, now)
 
+    def _begin(self, each: _Request, now: float) -> list[Action]:
+        providers = self._providers_of(each)
+        if not providers:
+            each.ended = True
+            return self._end(each, NoProvider.code, f"nobody provides {each.topic}")
+        self._admit(each)
+        self._wake_at(each.deadline, each)
+        for provider in providers:
+            (each.eager if provider.eager else each.reserve).append(provider)
+        actions = self._ask_reserve(each, now) if each.many else []
+        return actions + self._go_on(each, now)
+
+    def _providers_of(self, each: _Request) -> list[Provider]:
+        """Our own clients first, the eager ones taking turns at being the very first; then other
+        nodes, each once, although several of its patterns may match."""
+        own: list[Provider] = []
+        eager: list[Provider] = []
+        peers: dict[Hashable, Provider] = {}
+        for provider in self._providers.match(Topic(each.topic)):
+            if not provider.is_peer:
+                (eager if provider.eager else own).append(provider)
+            elif not each.for_peer and (provider.eager or provider.client not in peers):
+                peers[provider.client] = provider
+        self._turn += 1
+        turn = self._turn % len(eager) if eager else 0
+        return [*eager[turn:], *eager[:turn], *own, *peers.values()]
+
+    def _number_ask(self, each: _Request, provider: Provider) -> int:
+        ask = self._next_ask
+        self._next_ask += 1
+        self._asks[ask] = each
+        self._asks_of.setdefault(provider, {})[ask] = None
+        return ask
+
+    def _ask_reserve(self, each: _Request, now: float) -> list[Action]:
+        """Ask those who want to be asked."""
+        reserve, each.reserve = each.reserve, []
+        actions: list[Action] = []
+        for provider in reserve:
+            ask = self._number_ask(each, provider)
+            each.bidding[ask] = provider
+            left_s = max(0.0, each.deadline - now)
+            actions.append(SendAsk(provider, ask, each.topic, each.headers, left_s))
+        return actions
+
+    def bid(self, client: Hashable, ask: int, yes: bool, now: float) -> list[Action]:
+        """A provider says yes or no; a no may also take back a yes, or decline a request."""
+        each = self._asks.get(ask)
+        if each is None:
+            return []  # it has ended: late answers are ignored
+        if yes:
+            provider = each.bidding.get(ask)
+            if provider is None or provider.client != client:
+                return []
+            each.willing[ask] = each.bidding.pop(ask)
+            return self._go_on(each, now)
+        for state in (each.bidding, each.willing, each.working):
+            provider = state.get(ask)
+            if provider is not None and provider.client == client:
+                return self._lost([ask], now)
+        return []
+
     def reply(
-        self, client: Hashable, ask: int, code: str | None, headers: dict[str, str], payload: bytes
+        self,
+        client: Hashable,
+        ask: int,
+        code: str | None,
+        headers: dict[str, str],
+        payload: bytes,
+        *,
+        last: bool = True,
     ) -> list[Action]:
+        """An answer. Only another node, which asks several, has more than one."""
         each = self._asks.get(ask)
         provider = None if each is None else each.working.get(ask)
         if each is None or provider is None or provider.client != client:
             return []
-        del each.working[ask]
-        self._drop_ask(ask, provider)
-        last = not each.many or not (each.bidding or each.willing or each.working)
+        if last or not each.many:
+            del each.working[ask]
+            self._drop_ask(ask, provider)
+        last = not each.many or each.has_nobody
         if last:
             self._forget(each)
+        elif code == END:
+            return []
         return [SendReply(each.client, each.number, code, headers, payload, last)]
 
     def pass_over(self, ask: int, now: float) -> list[Action]:
@@ -227,9 +360,13 @@ class Requests:
                 continue
             if each.deadline <= now:
                 self._forget(each)
-                actions.append(_end(each, TimedOut.code, f"no reply on {each.topic} in time"))
-            elif each.willing and each.next_try <= now:
-                actions += self._try_next(each, now)
+                actions += self._end(each, TimedOut.code, f"no reply on {each.topic} in time")
+            elif each.working and each.next_try <= now:
+                self._forget_departed(each)
+                if each.has_next:
+                    actions += self._try_next(each, now)
+                else:
+                    actions += self._ask_reserve(each, now)
         return actions
 
     def next_deadline(self) -> float | None:
@@ -244,7 +381,7 @@ class Requests:
         """Count it, or LimitReached."""
         size_bytes = each.size_bytes
         mine = self._clients.get(each.client) or _Client()
-        if (
+        if not each.for_peer and (
             len(mine.requests) >= REQUESTS_OF_ONE_MAX
             or mine.size_bytes + size_bytes > REQUESTS_BYTES_OF_ONE_MAX
         ):
@@ -263,8 +400,16 @@ class Requests:
         self._count += 1
         self._size_bytes += size_bytes
 
+    def _resize(self, each: _Request, payload: bytes) -> None:
+        """What was only asked about has come."""
+        each.payload = payload
+        self._clients[each.client].size_bytes += len(payload)
+        self._size_bytes += len(payload)
+
     def _forget(self, each: _Request) -> None:
         each.ended = True
+        if each.payload is None:
+            self._asked.pop((each.client, each.number), None)
         for ask, provider in (*each.bidding.items(), *each.willing.items(), *each.working.items()):
             self._drop_ask(ask, provider)
         size_bytes = each.size_bytes
@@ -305,23 +450,45 @@ class Requests:
                     self._drop_ask(ask, provider)
         return [action for each in touched for action in self._go_on(each, now)]
 
+    def _forget_departed(self, each: _Request) -> None:
+        """Those who have no number yet are not found by it when they leave."""
+        if each.eager or each.reserve:
+            each.eager = deque(filter(self._is_there, each.eager))
+            each.reserve = list(filter(self._is_there, each.reserve))
+
+    def _is_there(self, provider: Provider) -> bool:
+        return provider in self._patterns.get(provider.client, ())
+
     def _go_on(self, each: _Request, now: float) -> list[Action]:
+        self._forget_departed(each)
+        if each.reserve and not (each.working or each.bidding or each.has_next):
+            return self._ask_reserve(each, now)
         actions: list[Action] = []
-        if each.many:
-            while each.willing:
+        if each.payload is None:
+            if each.has_next and not each.said_yes:
+                each.said_yes = True
+                actions.append(SendBid(each.client, each.number, yes=True))
+        elif each.many:
+            while each.has_next:
                 actions += self._try_next(each, now)
-        elif each.willing and (not each.working or each.next_try <= now):
+        elif each.has_next and (not each.working or each.next_try <= now):
             actions += self._try_next(each, now)
-        if not (each.bidding or each.willing or each.working):
+        if each.has_nobody:
             self._forget(each)
-            actions.append(_end(each, NoProvider.code, f"nobody wants to answer {each.topic}"))
+            actions += self._end(each, NoProvider.code, f"nobody wants to answer {each.topic}")
         return actions
 
     def _try_next(self, each: _Request, now: float) -> list[Action]:
-        ask = next(iter(each.willing))
-        provider = each.working[ask] = each.willing.pop(ask)
+        assert each.payload is not None
+        if each.willing:
+            ask = next(iter(each.willing))
+            provider = each.willing.pop(ask)
+        else:
+            provider = each.eager.popleft()
+            ask = self._number_ask(each, provider)
+        each.working[ask] = provider
         left_s = max(0.0, each.deadline - now)
-        if not each.many:
+        if not each.many and (each.has_next or each.bidding or each.reserve):
             # Half of what is left, so that the next one has as much time if this one is silent.
             each.next_try = now + left_s / 2
             self._wake_at(each.next_try, each)
@@ -329,9 +496,11 @@ class Requests:
             SendRequest(provider, ask, each.topic, each.headers, each.payload, each.many, left_s)
         ]
 
-
-def _end(each: _Request, code: str, text: str) -> SendReply:
-    """The end without a reply: an error for a single request, a plain end for many."""
-    if each.many:
-        return SendReply(each.client, each.number, END, {}, b"", last=True)
-    return SendReply(each.client, each.number, code, {}, text.encode(), last=True)
+    def _end(self, each: _Request, code: str, text: str) -> list[Action]:
+        """The end without a reply: an error for a single request, a plain end for many. A node that
+        asked for one of its clients hears a no, and goes on with others."""
+        if each.many:
+            return [SendReply(each.client, each.number, END, {}, b"", last=True)]
+        if each.for_peer:
+            return [SendBid(each.client, each.number, yes=False)]
+        return [SendReply(each.client, each.number, code, {}, text.encode(), last=True)]

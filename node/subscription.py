@@ -94,7 +94,7 @@ class Subscription:
 
     def _live_header(self, length: int) -> bytes:
         return encode_trusted(
-            Chunk, self.client_no, self.number, NO_BROKER, "", 0, 0, length, False
+            Chunk, self.client_no, self.number, NO_BROKER, "", 0, 0, length, False, False
         )
 
     def offer(self, batches: bytes, count: int) -> None:
@@ -234,7 +234,7 @@ class Subscription:
             header = read_header(memoryview(record), 0)
             chunk = encode_trusted(
                 Chunk, self.client_no, self.number, log.log_id.broker_id, log.log_id.topic,
-                header.first_no, header.last_no, len(record), False,
+                header.first_no, header.last_no, len(record), False, False,
             )  # fmt: skip
             parts += (chunk, record)
             length += len(record)
@@ -259,7 +259,7 @@ class Subscription:
         log = cursor.log
         header = encode_trusted(
             Chunk, self.client_no, self.number, log.log_id.broker_id, log.log_id.topic,
-            found.first_no, found.last_no, found.length, found.last_no >= log.committed_no,
+            found.first_no, found.last_no, found.length, found.last_no >= log.committed_no, False,
         )  # fmt: skip
         if found.length > INLINE_BYTES:
             return Piece(header, found)

@@ -21,6 +21,7 @@ from busnode.wire.fields import (
     Extents,
     Headers,
     Maybe,
+    Members,
     Name,
     Payload,
     PositionMap,
@@ -73,6 +74,14 @@ class Welcome(Control):
     cluster_id: Name
     nodes: Addresses
     heartbeat_s: Seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Nodes(Control):
+    """node → client: the nodes there are now, for when I am gone."""
+
+    TYPE = FrameType.NODES
+    nodes: Addresses
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +173,8 @@ class Unsubscribe(Control):
 
 @dataclass(frozen=True, slots=True)
 class Credit(Control):
-    """client → node: I can take this many bytes more for this subscription."""
+    """client or peer → node: I can take this many bytes more for this subscription, or for this
+    interest of a queue group."""
 
     TYPE = FrameType.CREDIT
     subscription: Amount
@@ -184,8 +194,13 @@ class SavePosition(Control):
 class Chunk(Control):
     """node → client or peer: the next `length` bytes are batches for a subscription of a client.
 
-    With a `first_no` they are records of one log as they lie on disk, and `last` says that this is
-    all there is for now. With `first_no` 0 they are messages that are not persistent.
+    With a `first_no` they are records of one log as they lie on disk, `last` says that this is all
+    there is for now, and `remote` that the log belongs to another node: it decides which scopes
+    reach this client. With a `first_no` and no bytes it says that the subscription has its place
+    in the log behind `last_no`. With `first_no` 0 they are messages that are not persistent.
+
+    Between nodes client and subscription are those of a REPLAY that it answers; else the client is
+    0, and the subscription is the number of the queue's INTEREST or 0 for all who just listen.
     """
 
     TYPE = FrameType.CHUNK
@@ -197,13 +212,15 @@ class Chunk(Control):
     last_no: Amount
     length: Amount
     last: Yes
+    remote: Yes = False
 
 
 @dataclass(frozen=True, slots=True)
 class Gap(Control):
-    """node → client: nobody can serve this range any more, and why.
+    """node → client or peer: nobody can serve this range any more, and why.
 
-    `last_no` is 0 when nobody knows how far it goes: the whole log is gone, and so is its cursor.
+    `last_no` is 0 when nobody knows how far it goes: no node that is up has the log. `client_no`
+    counts between nodes, where it answers a REPLAY.
     """
 
     TYPE = FrameType.GAP
@@ -213,11 +230,13 @@ class Gap(Control):
     first_no: Amount
     last_no: Amount
     reason: Text
+    client_no: Amount = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Dropped(Control):
-    """node → client: you were too slow; this many messages that were not persistent are gone."""
+    """node → client or peer: you were too slow; this many messages that were not persistent are
+    gone."""
 
     TYPE = FrameType.DROPPED
     subscription: Amount
@@ -229,16 +248,18 @@ class Dropped(Control):
 
 @dataclass(frozen=True, slots=True)
 class Provide(Control):
-    """client → node: I answer requests on this topic."""
+    """client or peer → node: I answer requests on this topic. One who is `eager` answers them all
+    and need not be asked: it gets the REQUEST at once, and may still decline it with a BID."""
 
     TYPE = FrameType.PROVIDE
     provider: Amount
     topic: TopicText
+    eager: Yes = False
 
 
 @dataclass(frozen=True, slots=True)
 class Unprovide(Control):
-    """client → node: I answer no more."""
+    """client or peer → node: I answer no more."""
 
     TYPE = FrameType.UNPROVIDE
     provider: Amount
@@ -246,18 +267,20 @@ class Unprovide(Control):
 
 @dataclass(frozen=True, slots=True)
 class Ask(Control):
-    """node → provider: would you answer this? `request` is a number of the asking node."""
+    """node → provider or peer: would you answer this? `request` is a number of the asking node,
+    which waits for so many seconds. A peer asks its own providers in turn."""
 
     TYPE = FrameType.ASK
     request: Amount
     provider: Amount
     topic: TopicText
     headers: Headers
+    timeout_s: Seconds = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Bid(Control):
-    """provider → node: yes or no."""
+    """provider → node: yes or no. A no to a REQUEST declines it: somebody else gets it."""
 
     TYPE = FrameType.BID
     request: Amount
@@ -323,25 +346,35 @@ class PeerWelcome(Control):
 
 @dataclass(frozen=True, slots=True)
 class Interest(Control):
-    """node → node: I have so many members for this pattern, 0 when the last is gone."""
+    """node → node: my clients want what matches; for a queue group there are so many members, who
+    have room for so many bytes. 0 members when the last is gone. The answer is EXTENTS."""
 
     TYPE = FrameType.INTEREST
+    interest: Amount
     pattern: TopicText
     queue: Maybe[Name]
     members: Amount
+    credit_bytes: Amount
 
 
 @dataclass(frozen=True, slots=True)
 class ExtentsHeld(Control):
-    """node → node: logs of which I hold a copy, and how far each reaches."""
+    """node → node: logs that match an INTEREST, and how far my copy of each reaches. What is
+    committed from then on follows by itself. `last` marks the end of the answer."""
 
     TYPE = FrameType.EXTENTS
+    interest: Amount
     extents: Extents
+    last: Yes
 
 
 @dataclass(frozen=True, slots=True)
 class Replay(Control):
-    """home → holder: send this client all of this log that comes after a number."""
+    """home → holder: send, for this client, what comes after a number in this log. With a length
+    of 0 it asks where something is: behind which number the messages from a moment on lie.
+
+    One answer comes: a CHUNK of about this length at most, without bytes when there is nothing
+    more yet, or a GAP."""
 
     TYPE = FrameType.REPLAY
     client_no: Amount
@@ -349,6 +382,16 @@ class Replay(Control):
     broker_id: Broker
     topic: TopicText
     after_no: Amount
+    since_us: Maybe[Amount]
+    length: Amount
+
+
+@dataclass(frozen=True, slots=True)
+class MembersSeen(Control):
+    """node → node: the nodes that I have a link to, as [brokerId, name, [host:port]]."""
+
+    TYPE = FrameType.MEMBERS
+    members: Members
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,10 +414,10 @@ class Mirrored(Control):
 CONTROLS: Final[dict[int, type[Control]]] = {
     message.TYPE: message
     for message in (
-        Hello, Welcome, Error, Goodbye, Ping, Pong, Ack,
+        Hello, Welcome, Nodes, Error, Goodbye, Ping, Pong, Ack,
         Subscribe, Subscribed, Unsubscribe, Credit, Chunk, Gap, Dropped, SavePosition,
         Provide, Unprovide, Ask, Bid, Request, Reply,
-        PeerHello, PeerWelcome, Interest, ExtentsHeld, Replay, Mirror, Mirrored,
+        PeerHello, PeerWelcome, Interest, ExtentsHeld, Replay, MembersSeen, Mirror, Mirrored,
     )
 }  # fmt: skip
 

@@ -151,6 +151,11 @@ Extents = Annotated[
     _list(_row(_broker, _topic_text, _amount, _amount)),
     "[[brokerId, topic, first msgNo, last msgNo]]",
 ]
+Members = Annotated[
+    list[tuple[BrokerId, str, list[str]]],
+    _list(_row(_broker, _text(limits.NAME_BYTES_MAX), _list(_text(limits.NAME_BYTES_MAX)))),
+    "[[brokerId, name, [host:port]]]",
+]
 Safe = Annotated[list[tuple[str, int]], _list(_row(_topic_text, _amount)), "[[topic, msgNo]]"]
 
 

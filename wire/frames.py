@@ -60,6 +60,7 @@ class FrameType(enum.IntEnum):
     PING = 20
     PONG = 21
     ACK = 22
+    NODES = 23
     SUBSCRIBE = 32
     SUBSCRIBED = 33
     UNSUBSCRIBE = 34
@@ -81,6 +82,7 @@ class FrameType(enum.IntEnum):
     REPLAY = 68
     MIRROR = 69
     MIRRORED = 70
+    MEMBERS = 71
 
 
 class Flags(enum.IntFlag):

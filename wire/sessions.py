@@ -84,7 +84,8 @@ CLIENT_TABLE: Final = _conversation(
     ),
     answer=F.ACK,
     listener=(
-        F.BATCH, F.ACK, F.SUBSCRIBED, F.CHUNK, F.GAP, F.DROPPED, F.ASK, F.REQUEST, F.REPLY,
+        F.BATCH, F.ACK, F.NODES, F.SUBSCRIBED, F.CHUNK, F.GAP, F.DROPPED,
+        F.ASK, F.REQUEST, F.REPLY,
     ),
 )  # fmt: skip
 """A client dials a node."""
@@ -92,14 +93,16 @@ CLIENT_TABLE: Final = _conversation(
 PEER_TABLE: Final = _conversation(
     hello=F.PEER_HELLO,
     welcome=F.PEER_WELCOME,
-    # The dialler is the listener's client: it says what it wants, holds and mirrors …
+    # The dialler is the listener's client: it says what it wants, provides, lacks and mirrors …
     dialler=(
-        F.INTEREST, F.EXTENTS, F.REPLAY, F.MIRROR, F.BATCH, F.BID, F.REPLY,
+        F.INTEREST, F.CREDIT, F.REPLAY, F.PROVIDE, F.UNPROVIDE, F.BID, F.REPLY,
+        F.MEMBERS, F.MIRROR, F.BATCH,
     ),
     answer=F.MIRRORED,
     # … and the listener sends it what it asked for.
     listener=(
-        F.BATCH, F.CHUNK, F.GAP, F.EXTENTS, F.MIRRORED, F.ASK, F.REQUEST,
+        F.BATCH, F.CHUNK, F.GAP, F.DROPPED, F.EXTENTS, F.ASK, F.REQUEST,
+        F.MEMBERS, F.MIRRORED,
     ),
 )  # fmt: skip
 """A node dials a node; the peer dials back for the other direction."""

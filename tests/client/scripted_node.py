@@ -214,9 +214,11 @@ def record(
     utc_us: int = 1_700_000_000_000_000,
     columns: Columns | None = None,
     body: bytes | None = None,
+    flags: int | None = None,
 ) -> bytes:
     """A batch as it stands in a log; with first_no 0 one that is not persistent."""
-    flags = Flags.GLOBAL | Flags.PERSISTENT if first_no else Flags.GLOBAL
+    if flags is None:
+        flags = Flags.GLOBAL | Flags.PERSISTENT if first_no else Flags.GLOBAL
     buffer = bytearray(
         encode_batch_frame(
             topic=topic.encode(),
@@ -240,6 +242,7 @@ def chunk(
     *records: bytes,
     topic: str = "/t",
     broker_id: BrokerId = BROKER,
+    remote: bool = False,
 ) -> bytes:
     """Records of one log as a node sends them."""
     data = b"".join(records)
@@ -254,6 +257,7 @@ def chunk(
         last.last_no if header.first_no else 0,
         len(data),
         False,
+        remote,
     )
     return encode_control(message) + data
 

@@ -374,6 +374,6 @@ def test_every_frame_that_a_node_may_send_has_a_place() -> None:
     assert listener == {
         FrameType[name]
         for name in (
-            "BATCH ACK SUBSCRIBED CHUNK GAP DROPPED ASK REQUEST REPLY PING PONG ERROR GOODBYE"
+            "BATCH ACK NODES SUBSCRIBED CHUNK GAP DROPPED ASK REQUEST REPLY PING PONG ERROR GOODBYE"
         ).split()
     }

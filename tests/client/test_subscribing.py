@@ -27,7 +27,7 @@ from busnode.wire.errors import (
     Refused,
     StorageFailed,
 )
-from busnode.wire.frames import FrameType
+from busnode.wire.frames import Flags, FrameType
 from busnode.wire.ids import MsgNo, Topic
 from tests.client.scripted_node import (
     BROKER,
@@ -299,6 +299,41 @@ async def test_a_gap_is_told_in_its_place_and_moves_the_position() -> None:
         asked = await peer.subscribed()
         assert asked.position == {BROKER: {"/t": 10}}
         assert len(gaps) == 1
+
+
+@on_both_loops
+async def test_what_a_log_holds_for_clients_of_other_nodes_is_passed_over_in_turn() -> None:
+    persistent, local, remote = Flags.PERSISTENT, Flags.LOCAL, Flags.REMOTE
+    for is_remote, expected in ((False, [b"1", b"3"]), (True, [b"2", b"3"])):
+        async with subscribed(start="earliest") as (_, messages, peer, _, _):
+            records = (
+                record(1, [b"1"], flags=persistent | local),
+                record(2, [b"2"], flags=persistent | remote),
+                record(3, [b"3"], flags=persistent | local | remote),
+            )
+            await peer.send(chunk(1, *records, remote=is_remote))
+            assert payloads(await take(messages, 2)) == expected
+            assert messages.position == {LOG: 2}
+            await peer.send(chunk(1, record(4, [b"4"]), remote=is_remote))
+            assert payloads(await take(messages, 1)) == [b"4"]
+
+
+@on_both_loops
+async def test_a_log_that_came_up_late_begins_where_the_node_says() -> None:
+    other = (OTHER, Topic("/t"))
+    async with subscribed({BROKER: {"/t": 5}}) as (_, messages, peer, _, _):
+        await peer.send(
+            control.Chunk(1, 1, OTHER, "/t", 10, 9, 0, False, True),
+            chunk(1, record(10, [b"10"], broker_id=OTHER), broker_id=OTHER, remote=True),
+        )
+        assert payloads(await take(messages, 1)) == [b"10"]
+        assert messages.position == {LOG: 5, other: 9}
+        # Where we have a place already it stays.
+        await peer.send(
+            control.Chunk(1, 1, OTHER, "/t", 21, 20, 0, False, True),
+            chunk(1, record(11, [b"11"], broker_id=OTHER), broker_id=OTHER, remote=True),
+        )
+        assert payloads(await take(messages, 1)) == [b"11"]
 
 
 @on_both_loops

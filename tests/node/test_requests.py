@@ -13,6 +13,7 @@ from busnode.node.requests import (
     Provider,
     Requests,
     SendAsk,
+    SendBid,
     SendReply,
     SendRequest,
 )
@@ -68,7 +69,7 @@ class Bench:
         machine = self.requests
         return not (
             len(machine) or machine._asks or machine._asks_of or machine._clients
-            or machine._size_bytes or machine.next_deadline()
+            or machine._size_bytes or machine._asked or machine.next_deadline()
         )  # fmt: skip
 
 
@@ -228,7 +229,7 @@ def test_bids_and_replies_of_others_and_second_ones_are_ignored() -> None:
     assert bench.requests.reply("A", ask, None, {}, b"too early") == []
     bench.bid("A")
     assert bench.bid("A") == []
-    assert bench.bid("A", yes=False) == []
+    assert bench.requests.bid("B", ask, False, bench.now) == []
     assert bench.requests.reply("B", ask, None, {}, b"not B's") == []
     assert bench.requests.reply("A", 999, None, {}, b"no such") == []
     assert ends(bench.reply("A")) == [(None, True)]
@@ -408,4 +409,280 @@ def test_requests_that_have_ended_are_not_kept_for_their_deadline() -> None:
         bench.bid("A")
         bench.reply("A")
     assert len(bench.requests._alarms) < 5000
+    assert bench.is_empty()
+
+
+# Those who need not be asked ----------------------------------------------------------------------
+
+
+def provide(bench: Bench, name: str, *, eager: bool = False, peer: bool = False) -> None:
+    bench.requests.provide(Provider(name, 1, eager, peer), Pattern(TOPIC))
+
+
+def test_an_eager_provider_gets_the_request_at_once_and_nobody_is_asked() -> None:
+    bench = Bench("A")
+    provide(bench, "E", eager=True)
+    (sent,) = bench.ask()
+    assert isinstance(sent, SendRequest)
+    assert sent.provider.client == "E"
+    assert ends(bench.requests.reply("E", sent.ask, None, {}, b"")) == [(None, True)]
+    assert bench.is_empty()
+
+
+def test_eager_providers_take_turns() -> None:
+    bench = Bench()
+    for name in "EFG":
+        provide(bench, name, eager=True)
+    first = [str(to(bench.ask(number=number))[0]) for number in range(9)]
+    assert sorted(first) == sorted("EFG" * 3)
+
+
+@pytest.mark.parametrize("how", ["declines", "dies"])
+def test_when_an_eager_provider_fails_the_others_are_asked(how: str) -> None:
+    bench = Bench("A")
+    provide(bench, "E", eager=True)
+    (sent,) = bench.ask()
+    assert isinstance(sent, SendRequest)
+    actions = (
+        bench.requests.bid("E", sent.ask, False, bench.now)
+        if how == "declines"
+        else bench.leave("E")
+    )
+    (asked,) = actions
+    assert isinstance(asked, SendAsk)
+    assert to(bench.requests.bid("A", asked.ask, True, bench.now)) == ["A"]
+    assert ends(bench.requests.reply("A", asked.ask, None, {}, b"")) == [(None, True)]
+    assert bench.is_empty()
+
+
+def test_an_eager_provider_that_left_before_its_turn_is_passed_over() -> None:
+    bench = Bench()
+    for name in "EFG":
+        provide(bench, name, eager=True)
+    (sent,) = bench.ask()
+    assert isinstance(sent, SendRequest)
+    left = [name for name in "EFG" if name != sent.provider.client]
+    assert bench.leave(left[0]) == []
+    assert to(bench.later(5.0)) == [left[1]]
+    assert bench.leave(left[1]) == []
+    assert ends(bench.requests.bid(sent.provider.client, sent.ask, False, bench.now)) == [
+        ("NO_PROVIDER", True)
+    ]
+    assert bench.is_empty()
+
+
+def test_when_an_eager_provider_is_silent_the_others_are_asked_in_time() -> None:
+    bench = Bench("A")
+    provide(bench, "E", eager=True)
+    bench.ask(timeout_s=10.0)
+    (asked,) = bench.later(5.0)
+    assert isinstance(asked, SendAsk)
+    assert to(bench.requests.bid("A", asked.ask, True, bench.now)) == ["A"]
+    assert ends(bench.later(5.0)) == [("TIMED_OUT", True)]
+    assert bench.is_empty()
+
+
+def test_many_go_to_the_eager_at_once_and_to_the_others_when_they_bid() -> None:
+    bench = Bench("A")
+    provide(bench, "E", eager=True)
+    actions = bench.ask(many=True)
+    assert to(actions) == ["E"]
+    assert to(bench.bid("A")) == ["A"]
+    (request,) = (a for a in actions if isinstance(a, SendRequest))
+    assert ends(bench.requests.reply("E", request.ask, None, {}, b"")) == [(None, False)]
+    assert ends(bench.reply("A")) == [(None, True)]
+    assert bench.is_empty()
+
+
+# Other nodes --------------------------------------------------------------------------------------
+
+
+class Nodes:
+    """Two machines, each a provider to the other, with all that passes between them carried over.
+
+    What goes to a client is kept in `out`, with the node that sent it.
+    """
+
+    def __init__(self) -> None:
+        self.machines = {name: Requests() for name in ("home", "other")}
+        self.now = 100.0
+        self.out: list[tuple[str, Action]] = []
+
+    def provide(self, node: str, client: str, *, eager: bool = False) -> None:
+        self.machines[node].provide(Provider(client, 1, eager), Pattern(TOPIC))
+        asking = "other" if node == "home" else "home"
+        link = Provider(("node", node), 1, eager, is_peer=True)
+        self.machines[asking].provide(link, Pattern(TOPIC))
+
+    def do(self, node: str, actions: list[Action]) -> None:
+        for action in actions:
+            self._carry(node, action)
+
+    def _carry(self, node: str, action: Action) -> None:
+        away = "other" if node == "home" else "home"
+        machine, me = self.machines[away], ("node", node)
+        match action:
+            case SendAsk(Provider(client=("node", _)), ask, topic, headers, timeout_s):
+                actions = machine.ask(
+                    me, ask, Topic(topic), headers=headers, timeout_s=timeout_s, now=self.now
+                )
+            case SendRequest(
+                Provider(client=("node", _)), ask, topic, headers, payload, many, timeout_s
+            ):
+                actions = machine.request_of_peer(
+                    me, ask, Topic(topic), headers=headers, payload=payload, many=many,
+                    timeout_s=timeout_s, now=self.now,
+                )  # fmt: skip
+            case SendBid(("node", _), request, yes):
+                actions = machine.bid(me, request, yes, self.now)
+            case SendReply(("node", _), request, code, headers, payload, last):
+                actions = machine.reply(me, request, code, headers, payload, last=last)
+            case _:
+                self.out.append((node, action))
+                return
+        self.do(away, actions)
+
+    def request(self, *, many: bool = False) -> None:
+        actions = self.machines["home"].request(
+            ME, 7, TOPIC, headers={}, payload=b"42", many=many, timeout_s=10.0, now=self.now
+        )
+        self.do("home", actions)
+
+    def take(self, kind: type[Action]) -> list[tuple[str, Action]]:
+        """What was sent to clients of this kind since the last time."""
+        found = [sent for sent in self.out if isinstance(sent[1], kind)]
+        self.out = [sent for sent in self.out if not isinstance(sent[1], kind)]
+        return found
+
+    def bid(self, node: str, ask: Action, yes: bool = True) -> None:
+        assert isinstance(ask, SendAsk)
+        machine = self.machines[node]
+        self.do(node, machine.bid(ask.provider.client, ask.ask, yes, self.now))
+
+    def reply(self, node: str, request: Action, payload: bytes = b"answer") -> None:
+        assert isinstance(request, SendRequest)
+        machine = self.machines[node]
+        answered = machine.reply(request.provider.client, request.ask, None, {}, payload)
+        self.do(node, answered)
+
+    def is_empty(self) -> bool:
+        return not any(
+            len(machine) or machine._asks or machine._asked or machine._clients
+            for machine in self.machines.values()
+        )  # fmt: skip
+
+
+def test_a_provider_at_another_node_is_asked_there_and_answers() -> None:
+    nodes = Nodes()
+    nodes.provide("other", "P")
+    nodes.request()
+    ((where, ask),) = nodes.take(SendAsk)
+    assert where == "other"
+    nodes.bid("other", ask)
+    ((where, request),) = nodes.take(SendRequest)
+    assert where == "other"
+    nodes.reply("other", request)
+    ((where, reply),) = nodes.take(SendReply)
+    assert (where, reply) == ("home", SendReply(ME, 7, None, {}, b"answer", last=True))
+    assert nodes.is_empty()
+
+
+def test_an_eager_provider_at_another_node_gets_the_request_without_a_question() -> None:
+    nodes = Nodes()
+    nodes.provide("other", "P", eager=True)
+    nodes.request()
+    ((where, request),) = nodes.take(SendRequest)
+    assert where == "other"
+    nodes.reply("other", request)
+    assert len(nodes.take(SendReply)) == 1
+    assert nodes.is_empty()
+
+
+def test_a_no_from_all_providers_of_another_node_ends_it_with_nobody() -> None:
+    nodes = Nodes()
+    for name in "PQ":
+        nodes.provide("other", name)
+    nodes.request()
+    for where, ask in nodes.take(SendAsk):
+        nodes.bid(where, ask, yes=False)
+    ((_, reply),) = nodes.take(SendReply)
+    assert isinstance(reply, SendReply)
+    assert reply.code == "NO_PROVIDER"
+    assert nodes.is_empty()
+
+
+def test_a_provider_that_dies_after_its_yes_is_taken_back() -> None:
+    nodes = Nodes()
+    nodes.provide("other", "P")
+    nodes.provide("home", "A")
+    nodes.request()
+    asks = dict(nodes.take(SendAsk))
+    nodes.bid("home", asks["home"])
+    ((where, _),) = nodes.take(SendRequest)
+    assert where == "home"
+    nodes.bid("other", asks["other"])  # kept in case that A fails
+    nodes.do("other", nodes.machines["other"].leave("P", nodes.now))
+    nodes.do("home", nodes.machines["home"].leave("A", nodes.now))
+    ((_, reply),) = nodes.take(SendReply)
+    assert isinstance(reply, SendReply)
+    assert reply.code == "NO_PROVIDER"
+    assert nodes.is_empty()
+
+
+def test_when_another_node_dies_the_next_who_said_yes_has_its_turn() -> None:
+    nodes = Nodes()
+    nodes.provide("other", "P")
+    nodes.provide("home", "A")
+    nodes.request()
+    asks = dict(nodes.take(SendAsk))
+    nodes.bid("other", asks["other"])
+    nodes.bid("home", asks["home"])
+    assert [where for where, _ in nodes.take(SendRequest)] == ["other"]
+    nodes.do("home", nodes.machines["home"].leave(("node", "other"), nodes.now))
+    assert [where for where, _ in nodes.take(SendRequest)] == ["home"]
+
+
+def test_many_replies_stream_from_both_nodes_and_the_last_is_the_end() -> None:
+    nodes = Nodes()
+    for name in "PQ":
+        nodes.provide("other", name)
+    nodes.provide("home", "A")
+    nodes.request(many=True)
+    for where, ask in nodes.take(SendAsk):
+        nodes.bid(where, ask)
+    requests = nodes.take(SendRequest)
+    assert sorted(where for where, _ in requests) == ["home", "other", "other"]
+    for where, request in requests:
+        nodes.reply(where, request)
+    replies = [reply for _, reply in nodes.take(SendReply) if isinstance(reply, SendReply)]
+    answers = [reply for reply in replies if reply.code is None]
+    assert len(answers) == 3
+    assert [reply.last for reply in replies] == [False] * (len(replies) - 1) + [True]
+    assert nodes.is_empty()
+
+
+def test_what_came_from_another_node_never_goes_to_a_third() -> None:
+    bench = Bench()
+    provide(bench, "third node", eager=True, peer=True)
+    actions = bench.requests.request_of_peer(
+        "peer", 3, TOPIC, headers={}, payload=b"", many=False, timeout_s=1.0, now=bench.now
+    )
+    assert actions == [SendBid("peer", 3, yes=False)]
+    assert bench.is_empty()
+
+
+def test_a_node_with_two_patterns_for_a_topic_is_asked_once() -> None:
+    bench = Bench()
+    bench.requests.provide(Provider("peer", 1, False, True), Pattern(TOPIC))
+    bench.requests.provide(Provider("peer", 2, True, True), Pattern("/dtc/*"))
+    (sent,) = bench.ask()
+    assert isinstance(sent, SendRequest), "one of its patterns is eager"
+
+
+def test_what_another_node_only_asked_about_is_forgotten_in_time() -> None:
+    bench = Bench()
+    provide(bench, "E", eager=True)
+    actions = bench.requests.ask("peer", 3, TOPIC, headers={}, timeout_s=2.0, now=bench.now)
+    assert actions == [SendBid("peer", 3, yes=True)]
+    assert bench.later(2.0) == [SendBid("peer", 3, yes=False)]
     assert bench.is_empty()

@@ -183,6 +183,8 @@ VALUES: dict[str, Any] = {
     "extents with a row too short": [[BROKER, "/a", 1, 2], [BROKER, "/a", 1]],
     "topic and number": [["/a", 1]],
     "number and topic": [[1, "/a"]],
+    "members": [[BROKER, "north", ["a:1"]], [BROKER, "", []]],
+    "members without addresses": [[BROKER, "north", None]],
     "an empty row": [[]],
     "an extension": msgpack.ExtType(5, b""),
 }
@@ -207,6 +209,7 @@ FITS: dict[str, set[str]] = {
     "[[u64, u64, u64]]": {"an empty list", "rows of three numbers"},
     "[[brokerId, topic, first msgNo, last msgNo]]": {"an empty list", "extents"},
     "[[topic, msgNo]]": {"an empty list", "topic and number"},
+    "[[brokerId, name, [host:port]]]": {"an empty list", "members"},
 }  # fmt: skip
 
 
@@ -292,7 +295,7 @@ def test_a_frame_may_be_as_long_as_its_type_allows_and_no_longer(message: type[C
         replace(example(Reply), payload=bytes(limits.REQUEST_BYTES_MAX)),
         replace(example(Subscribe), position={BROKER: {f"/{i:0254}": i for i in range(17_000)}}),
         Goodbye("", ["h" * 128] * 600),
-        ExtentsHeld([(BROKER, "/" + "t" * 200, 1, 2)] * 1024),
+        ExtentsHeld(1, [(BROKER, "/" + "t" * 200, 1, 2)] * 1024, True),
     ],
     ids=lambda message: message.TYPE.name,
 )

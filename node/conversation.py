@@ -1,0 +1,206 @@
+"""One connection of a node, whoever is at the other end: its frames in, its heartbeat, its end.
+
+The reader is the hot path: it receives into one buffer, verifies and hands on whole runs, and waits
+only when the socket is empty. No task, scope or channel is made for a frame.
+"""
+
+import logging
+from abc import ABC, abstractmethod
+from typing import Final
+
+import trio
+
+from busnode.node.outgoing import Outgoing
+from busnode.node.receipts import encode_refusal
+from busnode.wire.control import Control, Ping, encode_trusted
+from busnode.wire.errors import BusnodeError, ProtocolError, TimedOut
+from busnode.wire.frames import FrameType
+from busnode.wire.reader import FrameReader, Runs
+from busnode.wire.sessions import Session, State
+from busnode.world.clock import Clock
+from busnode.world.network import Stream
+
+logger = logging.getLogger(__name__)
+
+READS_BEFORE_YIELD: Final = 8
+"""Full buffers that one busy connection may bring before others have their turn."""
+
+STEPS_BEFORE_YIELD: Final = 32
+"""Messages and runs that one buffer may bring before others have their turn: a buffer holds ten
+thousand, and each may make a subscription or a file."""
+
+MISSED_MAX: Final = 3
+"""Heartbeats without a byte before the other side is taken for dead."""
+
+DISCARD_S: Final = 1.0
+
+_DISCARDED: Final = memoryview(bytearray(64 * 1024))
+"""Where all write to and nobody reads from: a thousand who err at once need no memory."""
+
+_GREETING: Final = (State.NEW, State.GREETED)
+
+
+class Conversation(ABC):
+    """Runs one connection until either side ends it; what frames mean is for those who derive."""
+
+    def __init__(
+        self,
+        stream: Stream,
+        clock: Clock,
+        session: Session,
+        reader: FrameReader,
+        heartbeat_s: float,
+        hello_timeout_s: float,
+    ) -> None:
+        self.peer = stream.peer
+        self.outgoing = Outgoing(stream)
+        self.received_bytes = 0
+        self.connected_at = clock.monotonic()
+        self._stream = stream
+        self._clock = clock
+        self._session = session
+        self._reader = reader
+        self._heartbeat_s = heartbeat_s
+        self._hello_timeout_s = hello_timeout_s
+        self._heard_at = clock.monotonic()
+        self._scope = trio.CancelScope()
+        self._steps = 0
+
+    @property
+    @abstractmethod
+    def who(self) -> str:
+        """Whom a line in the log is about."""
+
+    @abstractmethod
+    async def _take_run(self, runs: Runs, place: int) -> None:
+        """Take one run of those that came; its bytes are valid only until this returns."""
+
+    @abstractmethod
+    async def _take(self, message: Control) -> None:
+        """Take a control message that the session's table allows."""
+
+    @abstractmethod
+    def _after_reading(self) -> None:
+        """A buffer was worked off: what it brought for others can go out now."""
+
+    async def _go_on(self) -> bool:
+        """Before more is read: wait here until there is room to work it off. False ends it."""
+        return True
+
+    # Sending --------------------------------------------------------------------------------------
+
+    def send(self, frame: bytes) -> None:
+        self.outgoing.send(frame)
+
+    def close(self) -> None:
+        """End it at once."""
+        self._scope.cancel()
+
+    # Running --------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Serve until either side ends it. Never raises for what the other side does."""
+        try:
+            with self._scope:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._send_until_broken)
+                    nursery.start_soon(self._watch)
+                    await self._serve()
+                    nursery.cancel_scope.cancel()
+        finally:
+            self._stream.close()
+
+    async def _send_until_broken(self) -> None:
+        await self.outgoing.run()
+        logger.info("%s: cannot send: %s", self.who, self.outgoing.failure)
+        self._scope.cancel()
+
+    async def _serve(self) -> None:
+        try:
+            await self._read()
+        except ProtocolError as error:
+            logger.warning("%s at %s: %s", self.who, self.peer, error)
+            self._complain(error)
+            await self._discard()
+        except OSError as error:
+            logger.info("%s at %s: %s", self.who, self.peer, error)
+
+    def _complain(self, error: BusnodeError) -> None:
+        """The last thing that is said."""
+        self.send(encode_refusal(error, None, None))
+
+    async def _discard(self) -> None:
+        """Read on for a moment without looking: closing with unread bytes would reset the
+        connection, and the other side might never see why."""
+        with trio.move_on_after(DISCARD_S):
+            try:
+                while (count := self._stream.receive_into(_DISCARDED)) != 0:
+                    if count is None:
+                        await self._stream.wait_readable()
+                    else:
+                        await trio.lowlevel.checkpoint()
+            except OSError:
+                pass
+
+    async def _read(self) -> None:
+        reads = 0
+        while True:
+            count = self._stream.receive_into(self._reader.space())
+            if count is None:
+                reads = 0
+                await self._stream.wait_readable()
+                continue
+            if not count:
+                return
+            self.received_bytes += count
+            self._heard_at = self._clock.monotonic()
+            self._reader.received(count)
+            try:
+                for event in self._reader.events():
+                    if isinstance(event, Runs):
+                        self._session.received(FrameType.BATCH)
+                        for place in range(len(event.runs)):
+                            await self._take_run(event, place)
+                            await self._step()
+                    else:
+                        self._session.received(event.TYPE)
+                        await self._take(event)
+                        await self._step()
+            finally:  # also what came before a frame that ends the session
+                self._after_reading()
+            if not await self._go_on():
+                return
+            reads += 1
+            if reads == READS_BEFORE_YIELD:
+                reads = 0
+                await trio.lowlevel.checkpoint()
+
+    async def _step(self) -> None:
+        self._steps += 1
+        if self._steps >= STEPS_BEFORE_YIELD:
+            self._steps = 0
+            await trio.lowlevel.checkpoint()
+
+    # Liveness -------------------------------------------------------------------------------------
+
+    async def _watch(self) -> None:
+        """Greet in time, and answer pings: a connection that does neither is let go."""
+        await self._clock.sleep(self._hello_timeout_s)
+        if self._session.state in _GREETING:
+            logger.info("%s at %s did not greet in time", self.who, self.peer)
+            self._complain(TimedOut(f"no greeting within {self._hello_timeout_s} s"))
+            self._scope.cancel()
+        while True:
+            if self._is_holding():
+                self._heard_at = self._clock.monotonic()  # it is we who do not listen
+            silent_s = self._clock.monotonic() - self._heard_at
+            if silent_s >= MISSED_MAX * self._heartbeat_s:
+                logger.warning("%s is gone: silent for %.0f s", self.who, silent_s)
+                self._scope.cancel()
+            elif silent_s >= self._heartbeat_s and self._session.state is State.OPEN:
+                self.send(encode_trusted(Ping, 0))
+            await self._clock.sleep(self._heartbeat_s)
+
+    def _is_holding(self) -> bool:
+        """Whether it does not read for reasons of its own."""
+        return False
