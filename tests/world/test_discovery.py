@@ -1,5 +1,7 @@
 """Discovery by a list, by seeds, and by several as one."""
 
+import subprocess
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -10,6 +12,7 @@ from busnode.wire.ids import BrokerId
 from busnode.world.discovery import Announcement, Discovery, DiscoveryStatistics, Hint
 from busnode.world.joined_discovery import JoinedDiscovery
 from busnode.world.network import Address
+from busnode.world.real_discovery import real_discovery
 from busnode.world.real_seeds import RESOLVE_AGAIN_S, SeedDiscovery
 from busnode.world.real_world import real_world
 from busnode.world.static_discovery import StaticDiscovery
@@ -75,7 +78,7 @@ async def test_each_address_is_one_hint_and_then_it_ends(
 
 async def test_the_real_world_finds_nobody_unless_it_is_told_how() -> None:
     assert await found_by(real_world().discovery) == []
-    seeds = SeedDiscovery(SEEDS)
+    seeds = real_discovery(SEEDS, None, mdns=False)
     assert len(await found_by(real_world(seeds).discovery)) == 2
 
 
@@ -159,3 +162,15 @@ async def test_several_are_one_and_all_of_them_withdraw() -> None:
 async def test_several_end_when_all_have_ended() -> None:
     assert len(await found_by(JoinedDiscovery([StaticDiscovery(SEEDS)] * 2))) == 4
     assert JoinedDiscovery([]).statistics() == DiscoveryStatistics()
+
+
+def test_a_node_that_is_not_asked_to_discover_imports_no_library_for_it() -> None:
+    program = (
+        "import sys, busnode.world.real_world, busnode.world.real_discovery as d;"
+        "d.real_discovery([], None, mdns=True);"
+        "print({'zeroconf', 'ifaddr', 'asyncio'} & set(sys.modules))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True
+    )
+    assert done.stdout == "set()\n"
