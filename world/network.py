@@ -73,3 +73,8 @@ class Network(Protocol):
     async def listen(self, address: Address) -> Listener:
         """Raises `OSError` when the address is taken or not ours."""
         ...
+
+    def reachable_at(self, address: Address) -> list[Address]:
+        """How others can dial a listener that has this address: the best first, and never none
+        unless this machine has no address."""
+        ...

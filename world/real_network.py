@@ -9,6 +9,7 @@ import trio
 
 from busnode.world.files import Bytes, ReadFile
 from busnode.world.network import Address, Listener, Stream
+from busnode.world.real_interfaces import reachable_addresses
 
 BACKLOG = 1024
 """A whole cluster's clients come back at once after an outage; the kernel lowers it to its own."""
@@ -187,6 +188,9 @@ class RealNetwork:
                 listening.close()
                 first_error = first_error or error
         raise first_error or OSError(errno.EADDRNOTAVAIL, f"{address} stands for no address")
+
+    def reachable_at(self, address: Address) -> list[Address]:
+        return [Address(host, address.port) for host in reachable_addresses(address.host)]
 
 
 def _address(sockaddr: tuple[str, int] | tuple[str, int, int, int]) -> Address:

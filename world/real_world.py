@@ -1,8 +1,6 @@
 """The real world: what a node gets when it is started by a person."""
 
-from collections.abc import Sequence
-
-from busnode.world.network import Address
+from busnode.world.discovery import Discovery
 from busnode.world.real_clock import RealClock
 from busnode.world.real_entropy import RealEntropy
 from busnode.world.real_files import RealFiles
@@ -11,11 +9,12 @@ from busnode.world.static_discovery import StaticDiscovery
 from busnode.world.world import World
 
 
-def real_world(seeds: Sequence[Address] = ()) -> World:
+def real_world(discovery: Discovery | None = None) -> World:
+    """With `None` nobody is ever discovered."""
     return World(
         clock=RealClock(),
         entropy=RealEntropy(),
         files=RealFiles(),
         network=RealNetwork(),
-        discovery=StaticDiscovery(seeds),
+        discovery=discovery or StaticDiscovery(()),
     )

@@ -1,7 +1,7 @@
 """A simulated world: virtual time, one seed, and faults harsher than life."""
 
 from busnode.testing.sim.clock import SimClock
-from busnode.testing.sim.discovery import SimDiscovery
+from busnode.testing.sim.discovery import SimDiscovery, SimEther
 from busnode.testing.sim.disk import SimDisk
 from busnode.testing.sim.entropy import SimEntropy
 from busnode.testing.sim.faults import DiskFault, DiskFaults
@@ -15,6 +15,7 @@ __all__ = [
     "SimDiscovery",
     "SimDisk",
     "SimEntropy",
+    "SimEther",
     "SimNetwork",
     "simulate",
 ]

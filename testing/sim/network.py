@@ -192,6 +192,9 @@ class SimHost:
         self._listeners[port] = listener
         return listener
 
+    def reachable_at(self, address: Address) -> list[Address]:
+        return [Address(self.name, address.port)]
+
     def close_listeners(self) -> None:
         for listener in list(self._listeners.values()):
             listener.close()
