@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from busnode.wire.errors import Refused
+from busnode.world import network
 from busnode.world.network import Address
 
 SCHEME: Final = "bus://"
@@ -26,14 +27,10 @@ def parse_url(url: str) -> list[Address]:
 
 def parse_address(text: str) -> Address:
     """`host`, `host:port` or `[ipv6]:port`; Refused for anything else."""
-    host, colon, port = text.strip().rpartition(":")
-    if not colon or (host.startswith("[") and not host.endswith("]")):
-        host, port = text.strip(), str(DEFAULT_PORT)  # there was no port, or only in an IPv6
-    bare = host.removeprefix("[").removesuffix("]")
-    bracketed = host != bare
-    if not bare or (":" in bare) != bracketed or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise Refused(f"address {text!r:.100} is not host:port; an IPv6 address stands in [ ]")
-    return Address(bare, int(port))
+    try:
+        return network.parse_address(text, DEFAULT_PORT)
+    except ValueError as error:
+        raise Refused(str(error)) from None
 
 
 class Directory:

@@ -102,6 +102,7 @@ class Player:
 def node_command(data: str) -> list[str]:
     settings = {
         "--cluster-id": "bench", "--data": data, "--port": "0", "--http-port": "off",
+        "--peer-port": "off",
         "--heartbeat": HEARTBEAT, "--log-level": "error",
     }  # fmt: skip
     words = [word for setting in settings.items() for word in setting]

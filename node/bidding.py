@@ -88,13 +88,14 @@ class Bidding:
 
     def provide(self, party: Party, message: Provide) -> None:
         provided = self._provided[party]
-        if message.provider in provided:
+        if message.provider in provided and not party.is_peer:
             raise Refused(f"provider {message.provider} is there already")
         most = PROVIDERS_OF_PEER_MAX if party.is_peer else PROVIDERS_MAX
         if len(provided) >= most:
             raise LimitReached(f"{len(provided)} provided topics; the limit is {most}")
         pattern = check_pattern(message.topic)
         provided[message.provider] = pattern, message.eager
+        # A peer tells again when its providers have become eager, or have ceased to be.
         provider = Provider(party, message.provider, message.eager, party.is_peer)
         self.requests.provide(provider, pattern)
         if not party.is_peer:

@@ -14,7 +14,7 @@ from busnode.node.cli import WrongUsage
 from busnode.node.config import BadSetting, NodeConfig
 from busnode.node.logs import configure, fields
 from busnode.node.presentation import Lines, Part
-from busnode.node.setting_kinds import Switch
+from busnode.node.setting_kinds import Seeds, Switch
 from busnode.node.settings import (
     CONFIG,
     FILE_BYTES_MAX,
@@ -43,6 +43,8 @@ def _flags(command: Callable[..., None]) -> Callable[..., None]:
         how: dict[str, Any] = {"metavar": setting.kind.metavar}
         if isinstance(setting.kind, Switch):
             how = {"is_flag": True, "default": None}
+        if isinstance(setting.kind, Seeds):
+            how["multiple"] = True
         command = click.option(setting.flag, setting.name, help=shown, **how)(command)
     return command
 
@@ -57,7 +59,7 @@ def start(config: str | None, as_json: bool, **flags: Any) -> None:
     Each setting can also come from the environment (--http-port is BUSNODE_HTTP_PORT) or from a
     TOML file (http_port). Flags come first, then the environment, then the file.
     """
-    settings = _settings(flags, config)
+    settings = _settings({name: raw for name, raw in flags.items() if raw != ()}, config)
     from busnode.world.real_process import keep_freed_memory, raise_file_limit
 
     configure(settings.logs)
@@ -99,9 +101,10 @@ async def _run(config: NodeConfig, as_json: bool) -> int:
     import trio
 
     from busnode.node.node import start_node
+    from busnode.node.surroundings import surroundings
     from busnode.world.real_process import absolute, host_name
-    from busnode.world.real_world import real_world
 
+    config, world = surroundings(config)
     name = safe_name(host_name())
     if config.storage != "memory":
         data = absolute(config.data or f"busnode-data/{config.name or name}")
@@ -109,7 +112,7 @@ async def _run(config: NodeConfig, as_json: bool) -> int:
     hurried = 0
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async with trio.open_nursery() as nursery:
-            async with start_node(real_world(), config, name) as node:
+            async with start_node(world, config, name) as node:
                 _announce(node, as_json)
                 _leave(await anext(signals))
 
@@ -135,7 +138,7 @@ def _announce(node: "RunningNode", as_json: bool) -> None:
         told = {"ready": True, "broker_id": node.broker_id.hex(), "name": node.name, **addresses}
         print(json.dumps(told), flush=True)
     else:
-        schemes = {"client": "bus://", "http": "http://"}
+        schemes = {"client": "bus://", "peer": "", "http": "http://"}
         lines: list[list[Part]] = [
             [(f"{what:<7} ", "dim"), (f"{schemes[what]}{address}", "")]
             for what, address in addresses.items()

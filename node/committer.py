@@ -72,7 +72,7 @@ class Committer:
         self._receipts.refuse(log, Unavailable(text, retry_after_s=0.0))
 
     def _tell(self, log: Log) -> list[Listener]:
-        listeners = self._router.listeners(log)
+        listeners = list(self._router.listeners(log))
         for listener in listeners:
             listener.committed(log)
         return listeners

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from busnode.wire.errors import BusnodeError
+from busnode.world.network import Address
 
 DAYS = 24 * 3600.0
 SECONDS = 1.0
@@ -31,7 +32,14 @@ class NodeConfig:
     listen: str = "127.0.0.1"
     insecure: bool = False
     """Whether it may listen where others than this machine can reach it, without authentication."""
+    interface: str | None = None
+    """The network interface whose address is listened on; None: `listen` says where."""
     port: int = CLIENT_PORT
+    peer_port: int | None = PEER_PORT
+    """None: this node stays alone."""
+    seeds: tuple[Address, ...] = ()
+    mdns: bool = True
+    """Whether nodes are announced and looked for by multicast."""
     http_port: int | None = HTTP_PORT
     """None: no HTTP."""
     storage: str = "files"
@@ -41,6 +49,8 @@ class NodeConfig:
     segment_bytes_max: int = 64 * 1024 * 1024
     heartbeat_s: float = 15 * SECONDS
     """Three missed, and a peer is gone: at most 60 s."""
+    link_heartbeat_s: float = 1 * SECONDS
+    """Three missed, and another node is gone: its clients' messages go elsewhere within 4 s."""
     hello_timeout_s: float = 5 * SECONDS
     drain_timeout_s: float = 10 * SECONDS
     subscriptions_max: int = 10_000

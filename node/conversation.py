@@ -143,6 +143,7 @@ class Conversation(ABC):
                 pass
 
     async def _read(self) -> None:
+        await self._work_off()  # what came with the greeting
         reads = 0
         while True:
             count = self._stream.receive_into(self._reader.space())
@@ -155,25 +156,28 @@ class Conversation(ABC):
             self.received_bytes += count
             self._heard_at = self._clock.monotonic()
             self._reader.received(count)
-            try:
-                for event in self._reader.events():
-                    if isinstance(event, Runs):
-                        self._session.received(FrameType.BATCH)
-                        for place in range(len(event.runs)):
-                            await self._take_run(event, place)
-                            await self._step()
-                    else:
-                        self._session.received(event.TYPE)
-                        await self._take(event)
-                        await self._step()
-            finally:  # also what came before a frame that ends the session
-                self._after_reading()
+            await self._work_off()
             if not await self._go_on():
                 return
             reads += 1
             if reads == READS_BEFORE_YIELD:
                 reads = 0
                 await trio.lowlevel.checkpoint()
+
+    async def _work_off(self) -> None:
+        try:
+            for event in self._reader.events():
+                if isinstance(event, Runs):
+                    self._session.received(FrameType.BATCH)
+                    for place in range(len(event.runs)):
+                        await self._take_run(event, place)
+                        await self._step()
+                else:
+                    self._session.received(event.TYPE)
+                    await self._take(event)
+                    await self._step()
+        finally:  # also what came before a frame that ends the session
+            self._after_reading()
 
     async def _step(self) -> None:
         self._steps += 1

@@ -9,10 +9,11 @@ import sniffio
 from busnode.node.config import NodeConfig
 from busnode.node.node import RunningNode, start_node
 from busnode.node.settings import check, safe_name, warn_if_open
+from busnode.node.surroundings import surroundings
 from busnode.wire.ids import BrokerId
+from busnode.world.network import Address
 from busnode.world.real_process import absolute, host_name
 from busnode.world.real_thread import TrioThread
-from busnode.world.real_world import real_world
 
 
 class NodeSettings(TypedDict, total=False):
@@ -22,13 +23,18 @@ class NodeSettings(TypedDict, total=False):
     data: str | None
     listen: str
     insecure: bool
+    interface: str | None
     port: int
+    peer_port: int | None
+    seeds: tuple[Address, ...]
+    mdns: bool
     http_port: int | None
     storage: str
     retain_s: float
     retain_bytes: int | None
     segment_bytes_max: int
     heartbeat_s: float
+    link_heartbeat_s: float
     hello_timeout_s: float
     drain_timeout_s: float
     subscriptions_max: int
@@ -44,11 +50,13 @@ class Node:
     taken port or a data directory in use where the block begins.
 
     Settings and defaults are those of `busnode start`, with units in their names (`retain_s`), but
-    HTTP is off unless it gets a port. `storage="memory"` needs no directory and keeps nothing.
+    HTTP is off unless it gets a port, and the node stays alone unless it gets one for its peers
+    (`peer_port=0` picks a free one). `storage="memory"` needs no directory and keeps nothing.
     """
 
     def __init__(self, cluster_id: str, **settings: Unpack[NodeSettings]) -> None:
         settings.setdefault("http_port", None)
+        settings.setdefault("peer_port", None)
         config = NodeConfig(cluster_id, **settings)
         check(config)
         self._otherwise_named = safe_name(host_name())
@@ -62,7 +70,8 @@ class Node:
     async def __aenter__(self) -> Self:
         if self._running is not None:
             raise RuntimeError("a Node is entered once: make another one")
-        running = start_node(real_world(), self._config, self._otherwise_named)
+        config, world = surroundings(self._config)
+        running = start_node(world, config, self._otherwise_named)
         if sniffio.current_async_library() == "trio":
             self._running = running
         else:

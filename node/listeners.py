@@ -10,27 +10,33 @@ from busnode.world.network import Address, Listener, Network
 
 class Listeners(NamedTuple):
     client: Listener
+    peer: Listener | None
     http: Listener | None
 
     def addresses(self) -> dict[str, str]:
         """By what each is for."""
-        named = {"client": self.client, "http": self.http}
+        named = {"client": self.client, "peer": self.peer, "http": self.http}
         return {name: str(listener.address) for name, listener in named.items() if listener}
 
 
 @asynccontextmanager
 async def open_listeners(network: Network, config: NodeConfig) -> AsyncGenerator[Listeners, None]:
     """All of them, or an OSError with the address of the one that could not be opened."""
-    client = await _listen(network, config.listen, config.port)
-    http: Listener | None = None
+    opened: list[Listener] = []
+
+    async def listen(port: int | None) -> Listener | None:
+        if port is None:
+            return None
+        opened.append(await _listen(network, config.listen, port))
+        return opened[-1]
+
     try:
-        if config.http_port is not None:
-            http = await _listen(network, config.listen, config.http_port)
-        yield Listeners(client, http)
+        client = await listen(config.port)
+        assert client is not None
+        yield Listeners(client, await listen(config.peer_port), await listen(config.http_port))
     finally:
-        client.close()
-        if http is not None:
-            http.close()
+        for listener in opened:
+            listener.close()
 
 
 async def _listen(network: Network, host: str, port: int) -> Listener:

@@ -63,6 +63,10 @@ async def add_up(node: "RunningNode") -> Sums:
         for subscription in mine:
             sums.subscriptions += 1
             sums.behind += subscription.behind
+            reading = node.subscriptions.readings.get(subscription)
+            if reading is not None:
+                sums.behind += reading.behind
+                places += len(reading.cursors)
             places += 1 + len(subscription.cursors)
             if places >= SLICE:
                 places = 0
@@ -111,9 +115,41 @@ class NodeCollector(Collector):
         poisoned = "Logs that take no more since a write or sync failed."
         yield _counter("poisoned_logs", poisoned, len(node.committer.poisoned))
 
+        yield from self._cluster()
         yield _gauge("requests_under_way", "Requests without an end.", len(node.bidding.requests))
         yield _gauge("providers", "Topics provided.", node.bidding.requests.providers)
         yield _gauge("durable_subscriptions", "Positions kept by name.", len(node.durable))
+
+    def _cluster(self) -> Iterator[Metric]:
+        peers, publishing = self._node.peers, self._node.publishing
+        yield _gauge("links_up", "Nodes that this one has a link to.", len(peers.links))
+        yield _gauge("peers_up", "Nodes that have a link to this one.", len(peers.sessions))
+        missing = "Links between any two nodes that should be there."
+        yield _gauge("links_missing", missing, len(peers.missing_links()))
+        yield _counter("links_made", "Links made since the start.", peers.links_made)
+        yield _counter("links_lost", "Links lost since the start.", peers.links_lost)
+        forwarded = "Messages, not persistent, sent on to other nodes, once for each."
+        yield _counter("forwarded_messages", forwarded, publishing.messages_forwarded)
+        received = "Messages from other nodes."
+        yield _counter("peer_messages", received, publishing.messages_from_peers)
+        dropped = sum(session.dropped for session in peers.sessions.values())
+        slow = "Messages, not persistent, dropped for other nodes that are linked now."
+        yield _gauge("dropped_for_peers", slow, dropped)
+        yield _gauge("interests", "Patterns that other nodes are told of.", len(peers.interests))
+        wanted = sum(session.interests for session in peers.sessions.values())
+        yield _gauge("peer_interests", "Patterns that other nodes want.", wanted)
+        yield _gauge("remote_logs", "Logs of other nodes that clients here read.", len(peers.logs))
+        hints = CounterMetricFamily(
+            "busnode_discovery_hints", "What became of hints at other nodes.", labels=["result"]
+        )
+        counts = peers.membership.counts
+        for result in ("taken", "own", "other_cluster", "other_protocol", "table_full"):
+            hints.add_metric([result], getattr(counts, result))
+        yield hints
+        found = self._node.world.discovery.statistics()
+        yield _counter("discovery_events", "Announcements and the like.", found.events)
+        yield _counter("discovery_dropped", "Of these, too many at once.", found.dropped)
+        yield _counter("discovery_malformed", "Of these, without a sense.", found.malformed)
 
     def _about(self) -> Metric:
         node = self._node

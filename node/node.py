@@ -25,6 +25,7 @@ from busnode.node.incarnation import Incarnations
 from busnode.node.listeners import Listeners, open_listeners
 from busnode.node.logs import fields
 from busnode.node.pages import pages
+from busnode.node.peers import Peers
 from busnode.node.producers import Producers
 from busnode.node.publishing import Publishing
 from busnode.node.receipts import Receipts, encode_refusal
@@ -59,6 +60,9 @@ from busnode.world.world import World
 logger = logging.getLogger(__name__)
 
 RETENTION_EVERY_S: Final = 60.0
+
+CLIENTS_BEFORE_YIELD: Final = 100
+"""Clients that are told of other nodes before others have their turn."""
 
 
 class OwnPublisher:
@@ -100,8 +104,14 @@ class RunningNode:
         )
         self.committer.on_lost = self.incarnations.lost
         self.durable = DurablePositions()
-        self.subscriptions = Subscriptions(self.router, self.durable, world.entropy, config)
         self.bidding = Bidding(world.clock)
+        self.peers = Peers(
+            world, config, name, broker_id, store, self.router, self.publishing, self.bidding,
+            world.network.reachable_at(listeners.client.address), listeners.peer,
+        )  # fmt: skip
+        self.subscriptions = self.peers.subscriptions = Subscriptions(
+            self.router, self.durable, world, config, self.peers
+        )
         self.bidding.answer("/$sys/status", lambda _: answer_status(self))
         self.bidding.answer("/$sys/topics", lambda payload: answer_topics(self, payload))
         self.sessions: dict[ClientNo, ClientSession] = {}
@@ -173,7 +183,7 @@ class RunningNode:
         logger.info("client %d (%s) from %s", session.client_no, hello.name, session.peer)
         welcome = Welcome(
             session.client_no, self.broker_id, self.name, self.config.cluster_id,
-            [str(self.address)], self.config.heartbeat_s,
+            self.peers.addresses(), self.config.heartbeat_s,
         )  # fmt: skip
         return encode_control(welcome)
 
@@ -259,6 +269,20 @@ class RunningNode:
 
     # Housekeeping ---------------------------------------------------------------------------------
 
+    async def keep_directory(self) -> None:
+        """Tell clients, whenever a node has come or gone, where they can go."""
+        told = self.peers.addresses()
+        while True:
+            await self.peers.changed.wait()
+            addresses = self.peers.addresses()
+            if addresses == told:
+                continue
+            told = addresses
+            for count, session in enumerate(list(self.sessions.values()), start=1):
+                session.tell_nodes(addresses)
+                if count % CLIENTS_BEFORE_YIELD == 0:
+                    await trio.lowlevel.checkpoint()
+
     async def keep_house(self) -> None:
         """Retention, and positions renewed before they expire."""
         rules = RetentionRules(self.config.retain_s, None, self.config.retain_bytes)
@@ -286,10 +310,11 @@ class RunningNode:
         self.listeners.client.close()
         for session in list(self.sessions.values()):
             self.bidding.leave(session)
-            session.leave("this node is leaving", [])
+            session.leave("this node is leaving", self.peers.addresses(others_only=True))
         with trio.CancelScope(deadline=self._drained_by):
             while self._has_work() and not self._in_a_hurry:
                 await self.world.clock.sleep(0.02)
+        await self.peers.leave()
 
     def _has_work(self) -> bool:
         return bool(self.sessions) or self.store.dirty() or self.committer.committing
@@ -328,6 +353,11 @@ async def start_node(
                 nursery.start_soon(node.bidding.run)
                 nursery.start_soon(node.keep_house)
                 nursery.start_soon(node.serve_clients)
+                nursery.start_soon(node.keep_directory)
+                nursery.start_soon(node.peers.serve)
+                nursery.start_soon(node.peers.dial)
+                nursery.start_soon(node.peers.discover)
+                nursery.start_soon(node.peers.sweep)
                 if listeners.http is not None:
                     nursery.start_soon(HttpServer(listeners.http, pages(node)).run)
                 try:

@@ -9,7 +9,7 @@ from busnode.node.receipts import Receipt, Receipts
 from busnode.node.router import Listener, Route, Router
 from busnode.segments.store import Log
 from busnode.wire.errors import BadTopic, LogPoisoned, Unavailable
-from busnode.wire.frames import Flags, broker_seed
+from busnode.wire.frames import TRANSPORT_AT, Flags, Transport, broker_seed
 from busnode.wire.ids import BrokerId
 from busnode.wire.runs import Run, stamp_run
 from busnode.wire.topics import is_system
@@ -54,6 +54,10 @@ class Publishing:
         self.messages_live = 0
         self.messages_persistent = 0
         self.repeats = 0
+        self.messages_forwarded = 0
+        """Not persistent, sent on to other nodes, once for each."""
+        self.messages_from_peers = 0
+        """Of all kinds."""
 
     def publish(
         self, publisher: Publisher, view: memoryview, run: Run, *, system: bool = False
@@ -86,12 +90,26 @@ class Publishing:
 
     def _offer(self, view: memoryview, run: Run, route: Route) -> None:
         self.messages_live += run.count
-        if not run.flags & Flags.LOCAL or not route.listeners:
-            return
+        if run.flags & Flags.LOCAL:
+            self._offer_to(route.clients, view, run)
+        if route.groups:
+            self._offer_to(route.groups, view, run)  # they look at the scope themselves
+        if run.flags & Flags.REMOTE and route.peers:
+            for batch in run.batches:
+                view[batch[0] + TRANSPORT_AT] = Transport.FORWARDED
+            self.messages_forwarded += run.count * len(route.peers)
+            self._offer_to(route.peers, view, run)
+
+    def forwarded(self, view: memoryview, run: Run) -> None:
+        """Messages that another node has sent on, for this node's clients and nobody else."""
+        self.messages_from_peers += run.count
+        self._offer_to(self._router.route(run.topic).clients, view, run)
+
+    def _offer_to(self, listeners: list[Listener], view: memoryview, run: Run) -> None:
         batches = view[run.start : run.end]
         kept: bytes | None = None
-        few = len(route.listeners) <= AT_ONCE_MAX
-        for listener in route.listeners:
+        few = len(listeners) <= AT_ONCE_MAX
+        for listener in listeners:
             if few and listener.offer_at_once(batches, run.count):
                 continue
             if kept is None:

@@ -1,22 +1,32 @@
 """A queue group: several members, of whom exactly one gets each batch."""
 
+import logging
 from collections import deque
+from collections.abc import Callable
 from functools import partial
+from typing import Final, NamedTuple
 
-from busnode.node.subscription import PIECE_BYTES, LogCursor, Subscription
+from busnode.node.logs import fields
+from busnode.node.subscription import PIECE_BYTES, Handed, LogCursor, Subscription
 from busnode.segments.damage import Hole
 from busnode.segments.store import Log, Range
-from busnode.wire.frames import HEADER_BYTES, read_header
+from busnode.wire.frames import HEADER_BYTES, TRANSPORT_AT, Flags, Transport, read_header
 from busnode.wire.ids import LogId, Pattern
 from busnode.world.entropy import Entropy
 
+logger = logging.getLogger(__name__)
+
 
 class QueueGroup:
-    """The members of one group at one node that have the same pattern.
+    """The members of one group that have the same pattern: clients of this node, and other nodes
+    that stand for members there.
 
-    It has one place in each log for all of them. What is committed is handed out batch by batch, at
-    random among those that have credit; when nobody has, it waits in the log.
+    For what is published here it has one place in each log for all of them. What is committed is
+    handed out batch by batch, at random among those that have credit; when nobody has, it waits in
+    the log. What another node has chosen us for goes to a client here, and never on.
     """
+
+    is_peer: Final = False
 
     def __init__(self, name: str, pattern: Pattern, entropy: Entropy) -> None:
         self.name = name
@@ -26,8 +36,15 @@ class QueueGroup:
         self._cursors: dict[LogId, LogCursor] = {}
         self._ready: deque[LogCursor] = deque()
         """Places in logs that may have more, in turn."""
-        self._held: deque[tuple[Log, bytes]] = deque()
+        self._held: deque[Handed] = deque()
         """Records read from a log that no member had credit for."""
+        self._forwarded: deque[tuple[Handed, Callable[[int], None]]] = deque()
+        """Records that another node has sent, with whom to give the credit back to."""
+
+    @property
+    def has_clients(self) -> bool:
+        """Whether a member is a client of this node."""
+        return any(not member.is_peer for member in self.members)
 
     # As a listener --------------------------------------------------------------------------------
 
@@ -37,9 +54,12 @@ class QueueGroup:
 
     def offer(self, batches: bytes, count: int) -> None:
         del count
-        able = self._able() or self.members
-        for batch, messages in split(batches):
-            self._choose(able).offer(batch, messages)
+        for batch in split(batches):
+            members = self._in_scope(self.members, batch.flags)
+            able = [member for member in members if member.has_room()] or members
+            if able:
+                chosen = self._choose(able)
+                chosen.offer(forwarded(batch.data) if chosen.is_peer else batch.data, batch.count)
 
     def read(self, log: Log, after_no: int) -> None:
         self._cursors[log.log_id] = LogCursor(log, after_no)
@@ -56,6 +76,37 @@ class QueueGroup:
         for member in list(self.members):
             member.pump()
 
+    # From another node ----------------------------------------------------------------------------
+
+    def offer_forwarded(self, batches: bytes) -> None:
+        """Another node has chosen this one for messages that are not persistent."""
+        members = [member for member in self.members if not member.is_peer]
+        for batch in split(batches) if members else ():
+            self._choose([m for m in members if m.has_room()] or members).offer(
+                batch.data, batch.count
+            )
+
+    def hand_forwarded(self, handed: Handed, give_back: Callable[[int], None]) -> None:
+        """Another node has chosen this one for records of its log; `give_back` returns credit."""
+        self._forwarded.append((handed, give_back))
+        self._distribute_forwarded()
+
+    def report_forwarded(self, log_id: LogId, first_no: int, last_no: int, reason: str) -> None:
+        """Another node cannot serve a range of its log to the group."""
+        members = [member for member in self.members if not member.is_peer]
+        if members:
+            self._choose(members).report(log_id, first_no, last_no, reason)
+
+    def _distribute_forwarded(self) -> None:
+        able = [member for member in self._able() if not member.is_peer]
+        while able and self._forwarded:
+            handed, give_back = self._forwarded.popleft()
+            chosen = self._choose(able)
+            chosen.hand_over(handed)
+            give_back(len(handed.data))
+            if not chosen.has_room():
+                able.remove(chosen)
+
     # Members --------------------------------------------------------------------------------------
 
     def join(self, member: Subscription) -> None:
@@ -67,7 +118,14 @@ class QueueGroup:
         """What it has not sent goes to the others."""
         self.members.remove(member)
         handed, live = member.give_back()
-        self._held.extendleft(reversed(handed))
+        self._held.extendleft(each for each in reversed(handed) if not each.is_remote)
+        again = [(each, _no_credit) for each in handed if each.is_remote]
+        self._forwarded.extendleft(reversed(again))
+        if self._forwarded and not self.has_clients:
+            # Another node chose us for them, and what has made its hop goes no further.
+            facts = fields(queue=self.name, batches=len(self._forwarded))
+            logger.warning("the last member left before it got its messages", extra=facts)
+            self._forwarded.clear()
         if self.members and (handed or live):
             for batches, count in live:
                 self.offer(batches, count)
@@ -81,23 +139,56 @@ class QueueGroup:
     # Handing out ----------------------------------------------------------------------------------
 
     def _choose(self, members: list[Subscription]) -> Subscription:
-        return members[int(self._entropy.random() * len(members))]
+        """One of them at random; another node counts for as many members as it has."""
+        at = int(self._entropy.random() * sum(member.weight for member in members))
+        for member in members:
+            at -= member.weight
+            if at < 0:
+                return member
+        return members[-1]
 
     def _able(self) -> list[Subscription]:
         return [member for member in self.members if member.has_room()]
 
+    def _in_scope(self, members: list[Subscription], flags: int) -> list[Subscription]:
+        """Those whom a message may reach."""
+        if flags & Flags.GLOBAL == Flags.GLOBAL:
+            return members
+        remote = bool(flags & Flags.REMOTE)
+        return [member for member in members if member.is_peer == remote]
+
     def _serve(self, member: Subscription) -> None:
         """It has sent what it was handed: who is fast gets more of what waits."""
+        if not member.is_peer and self._forwarded:
+            self._distribute_forwarded()
         while member.has_room() and (self._held or self._fill([member])):
-            member.hand_over(*self._held.popleft())
+            if self._whom([member]):
+                member.hand_over(self._held.popleft())
+            elif self._held:
+                return  # the first of what waits is for others
 
     def _distribute(self) -> None:
+        self._distribute_forwarded()
         able = self._able()
         while able and (self._held or self._fill(able)):
-            chosen = self._choose(able)
-            chosen.hand_over(*self._held.popleft())
-            if not chosen.has_room():
-                able.remove(chosen)
+            whom = self._whom(able)
+            if whom:
+                chosen = self._choose(whom)
+                chosen.hand_over(self._held.popleft())
+                if not chosen.has_room():
+                    able.remove(chosen)
+            elif self._held:
+                return
+
+    def _whom(self, able: list[Subscription]) -> list[Subscription]:
+        """Who of those that are able may get what waits first; what is for nobody that is left in
+        the group is dropped."""
+        while self._held:
+            flags = read_header(memoryview(self._held[0].data), 0).flags
+            if self._in_scope(self.members, flags):
+                return self._in_scope(able, flags)
+            self._held.popleft()
+        return []
 
     def _fill(self, able: list[Subscription]) -> bool:
         """Read the next range of some log into memory: as much as one piece, never more."""
@@ -109,12 +200,23 @@ class QueueGroup:
                 self._ready.popleft()
                 continue
             self._ready.rotate(-1)
+            log_id = cursor.log.log_id
             if isinstance(found, Hole):
-                self._choose(able).report(cursor, found)
+                own = [member for member in able if not member.is_peer] or able
+                self._choose(own).report(log_id, found.first_no, found.last_no, found.reason)
                 continue
-            self._held.extend((cursor.log, record) for record, _ in split(read_range(found)))
-            return True
+            for batch in split(read_range(found)):
+                if self._in_scope(self.members, batch.flags):
+                    numbers = batch.first_no, batch.first_no + batch.count - 1
+                    self._held.append(Handed(log_id, *numbers, batch.data, is_remote=False))
+            if self._held:
+                return True
         return False
+
+
+def _no_credit(size_bytes: int) -> None:
+    """It was given back before."""
+    del size_bytes
 
 
 def read_range(found: Range) -> bytes:
@@ -125,13 +227,28 @@ def read_range(found: Range) -> bytes:
     return bytes(buffer)
 
 
-def split(batches: bytes) -> list[tuple[bytes, int]]:
-    """The batches of a run one by one, each with its number of messages."""
-    found: list[tuple[bytes, int]] = []
+class SplitBatch(NamedTuple):
+    data: bytes
+    count: int  # type: ignore[assignment]  # pyright: ignore[reportIncompatibleMethodOverride]
+    flags: int
+    first_no: int
+
+
+def split(batches: bytes) -> list[SplitBatch]:
+    """The batches of a run one by one."""
+    found: list[SplitBatch] = []
     at = 0
     with memoryview(batches) as view:
         while len(view) - at >= HEADER_BYTES:
             header = read_header(view, at)
-            found.append((bytes(view[at : at + header.length]), header.count))
+            data = bytes(view[at : at + header.length])
+            found.append(SplitBatch(data, header.count, header.flags, header.first_no))
             at += header.length
     return found
+
+
+def forwarded(batch: bytes) -> bytes:
+    """The batch as it goes to another node: its one hop is used up."""
+    flagged = bytearray(batch)
+    flagged[TRANSPORT_AT] |= Transport.FORWARDED
+    return bytes(flagged)

@@ -175,7 +175,12 @@ class Requests:
         return len(self._providers)
 
     def provide(self, provider: Provider, pattern: Pattern) -> None:
-        self._patterns.setdefault(provider.client, {})[provider] = pattern
+        """One more provider, or the same one that is eager now or no more."""
+        provided = self._patterns.setdefault(provider.client, {})
+        known = provided.pop(provider, None)
+        if known is not None:
+            self._providers.remove(known, provider)
+        provided[provider] = pattern
         self._providers.add(pattern, provider)
 
     def unprovide(self, provider: Provider, now: float) -> list[Action]:

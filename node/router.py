@@ -2,6 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Hashable, Iterator
+from itertools import chain
 from typing import Final, Protocol
 
 from busnode.segments.store import Log, Store
@@ -18,10 +19,12 @@ ROUTED_MAX: Final = 1_000_000
 
 
 class Listener(Hashable, Protocol):
-    """Who takes messages of a pattern: a subscription or a queue group."""
+    """Who takes messages of a pattern: a subscription, a queue group, or another node."""
 
     @property
-    def pattern(self) -> Pattern: ...
+    def is_peer(self) -> bool:
+        """Whether it is another node: what came from one never goes there."""
+        ...
 
     def offer_at_once(self, batches: memoryview, count: int) -> bool:
         """Take batches that are valid only now; False when they must be offered to be kept."""
@@ -43,14 +46,23 @@ class Listener(Hashable, Protocol):
 class Route:
     """Where messages of one topic go. It is rebuilt when subscriptions have changed."""
 
-    __slots__ = ("listeners", "log", "topic", "version")
+    __slots__ = ("clients", "groups", "log", "peers", "topic", "version")
 
     def __init__(self, topic: Topic) -> None:
         self.topic = topic
-        self.listeners: list[Listener] = []
+        self.clients: list[Listener] = []
+        """Subscriptions of this node's clients that are in no group."""
+        self.groups: list[Listener] = []
+        self.peers: list[Listener] = []
         self.log: Log | None = None
         """This incarnation's log, once there is one."""
         self.version = -1
+
+    def __len__(self) -> int:
+        return len(self.clients) + len(self.groups) + len(self.peers)
+
+    def __iter__(self) -> Iterator[Listener]:
+        return chain(self.clients, self.groups, self.peers)
 
 
 class Router:
@@ -60,6 +72,7 @@ class Router:
         self._store = store
         self._broker_id = broker_id
         self._trie: Trie[Listener] = Trie()
+        self._groups: set[Listener] = set()
         self._routes: OrderedDict[bytes, Route] = OrderedDict()
         self._routed = 0
         """Listeners in all routes together."""
@@ -71,12 +84,15 @@ class Router:
     def __len__(self) -> int:
         return len(self._trie)
 
-    def add(self, listener: Listener) -> None:
-        self._trie.add(listener.pattern, listener)
+    def add(self, pattern: Pattern, listener: Listener, *, is_group: bool = False) -> None:
+        if is_group:
+            self._groups.add(listener)
+        self._trie.add(pattern, listener)
         self._version += 1
 
-    def remove(self, listener: Listener) -> None:
-        self._trie.remove(listener.pattern, listener)
+    def remove(self, pattern: Pattern, listener: Listener) -> None:
+        self._groups.discard(listener)
+        self._trie.remove(pattern, listener)
         self._version += 1
 
     def route(self, raw_topic: bytes) -> Route:
@@ -89,17 +105,27 @@ class Router:
             self._routes[raw_topic] = route
             route.log = self._store.get(LogId(self._broker_id, route.topic))
         if route.version != self._version:
-            self._routed -= len(route.listeners)
-            route.listeners = list(self._trie.match(route.topic))
-            route.version = self._version
-            self._routed += len(route.listeners)
+            self._routed -= len(route)
+            self._rebuild(route)
+            self._routed += len(route)
             while self._routed > ROUTED_MAX and len(self._routes) > 1:
                 self._forget_oldest()
         return route
 
+    def _rebuild(self, route: Route) -> None:
+        route.clients, route.groups, route.peers = [], [], []
+        for listener in self._trie.match(route.topic):
+            if listener.is_peer:
+                route.peers.append(listener)
+            elif listener in self._groups:
+                route.groups.append(listener)
+            else:
+                route.clients.append(listener)
+        route.version = self._version
+
     def _forget_oldest(self) -> None:
         _, route = self._routes.popitem(last=False)
-        self._routed -= len(route.listeners)  # which it keeps: it may be the one that is asked for
+        self._routed -= len(route)  # it keeps its listeners: it may be the one that is asked for
 
     def begin(self, broker_id: BrokerId) -> None:
         """From here on logs are those of a new incarnation; the old ones stay to be read."""
@@ -113,13 +139,13 @@ class Router:
         if log is None:
             log = route.log = self._store.create(LogId(self._broker_id, route.topic))
             self._logs.setdefault(route.topic, []).append(log)
-            for listener in route.listeners:
+            for listener in route:
                 listener.read(log, 0)
         return log
 
-    def listeners(self, log: Log) -> list[Listener]:
+    def listeners(self, log: Log) -> Route:
         """Who reads a log."""
-        return self.route(log.log_id.topic.encode()).listeners
+        return self.route(log.log_id.topic.encode())
 
     def logs(self, pattern: Pattern) -> Iterator[Log]:
         """The logs that a pattern matches, of all incarnations."""

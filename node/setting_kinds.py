@@ -1,10 +1,11 @@
 """Values as people write them: durations with a unit, sizes, ports, names."""
 
 import re
-from collections.abc import Mapping
-from typing import Any, Final, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Protocol, cast
 
 from busnode.wire.limits import NAME_BYTES_MAX
+from busnode.world.network import Address, parse_address
 
 DURATIONS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 SIZES: Final = {
@@ -172,6 +173,43 @@ class Size:
 
     def write(self, value: int | None) -> str:
         return "no limit" if value is None else _written(value, SIZES, "TiB")
+
+
+class OnOff:
+    """For what is on unless somebody says otherwise, which a flag without a value could not."""
+
+    metavar = "on|off"
+
+    def read(self, raw: object) -> bool:
+        word = str(raw).lower()
+        if word not in _TRUE | _FALSE:
+            raise ValueError("is neither on nor off")
+        return word in _TRUE
+
+    def write(self, value: bool) -> str:
+        return "on" if value else "off"
+
+
+class Seeds:
+    """Addresses of nodes; several of them with commas between, or as a list, or given again."""
+
+    metavar = "HOST:PORT"
+
+    def __init__(self, default_port: int) -> None:
+        self._default_port = default_port
+
+    def read(self, raw: object) -> tuple[Address, ...]:
+        texts: object = raw.split(",") if isinstance(raw, str) else raw
+        if not isinstance(texts, list | tuple):
+            raise ValueError("is no address, nor a list of them")
+        found: list[Address] = []
+        for text in cast("Sequence[object]", texts):
+            for part in str(text).split(","):
+                found.append(parse_address(part, self._default_port))
+        return tuple(dict.fromkeys(found))
+
+    def write(self, value: tuple[Address, ...]) -> str:
+        return ",".join(map(str, value))
 
 
 class Switch:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 from typing import Any, Final, NamedTuple
 
-from busnode.node.config import BadSetting, NodeConfig
+from busnode.node.config import PEER_PORT, BadSetting, NodeConfig
 from busnode.node.logs import FORMATS, LEVELS, LogConfig
 from busnode.node.logs import fields as log_fields
 from busnode.node.setting_kinds import (
@@ -20,7 +20,9 @@ from busnode.node.setting_kinds import (
     Duration,
     Kind,
     NodeName,
+    OnOff,
     Port,
+    Seeds,
     Size,
     Storage,
     Switch,
@@ -60,7 +62,7 @@ class Setting(NamedTuple):
     def default(self) -> str | None:
         """As a person would write it; None where there is none."""
         for field in fields(self.owner):
-            if field.name == self.field and field.default not in (MISSING, None):
+            if field.name == self.field and field.default not in (MISSING, None, ()):
                 return self.kind.write(field.default)
         return None
 
@@ -79,7 +81,11 @@ SETTINGS: Final = (
     ),
     _node("listen", Text("HOST"), "The address to listen on, for clients and HTTP."),
     _node("insecure", Switch(), "Allow --listen beyond this machine without authentication."),
+    _node("interface", Text("IF"), "The network interface to listen on, in place of --listen."),
     _node("port", Port(), "For clients; 0 picks a free one."),
+    _node("peer_port", Port(can_be_off=True), "For other nodes; 'off' to stay alone."),
+    _node("seed", Seeds(PEER_PORT), "Another node's address for nodes; may be repeated.", "seeds"),
+    _node("mdns", OnOff(), "Whether nodes find each other by multicast."),
     _node("http_port", Port(can_be_off=True), "For metrics, health and status; 'off' for none."),
     _node("storage", Storage(), "Where logs are kept: files, memory, or one that you installed."),
     _node("retain", Duration(1.0), "How long messages are kept.", "retain_s"),
@@ -88,6 +94,7 @@ SETTINGS: Final = (
         "segment_size", Size(4096), "How large one file of a log may become.", "segment_bytes_max"
     ),
     _node("heartbeat", Duration(0.1, 20.0), "How often a silent client is asked.", "heartbeat_s"),
+    _node("link_heartbeat", Duration(0.1, 20.0), "The same for other nodes.", "link_heartbeat_s"),
     _node("hello_timeout", Duration(0.1, 60.0), "How long a greeting may take.", "hello_timeout_s"),
     _node("drain_timeout", Duration(0.0), "How long leaving may take.", "drain_timeout_s"),
     _node("subscriptions_max", Count(), "How many subscriptions one client may have."),
@@ -139,6 +146,8 @@ def check(config: NodeConfig) -> None:
 
 def check_listen(config: NodeConfig) -> None:
     """BadSetting where strangers could reach the node and nobody has said that they may."""
+    if config.interface is not None and not is_loopback(config.listen):
+        raise BadSetting("both an interface and an address to listen on: give one of them")
     if not config.insecure and not is_loopback(config.listen):
         raise BadSetting(
             f"listening on {config.listen} would let everybody who can reach it read and write all "

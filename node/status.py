@@ -10,6 +10,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from busnode import __version__
+from busnode.node.cluster_status import cluster_status
 from busnode.wire import limits
 from busnode.wire.errors import Refused
 from busnode.wire.ids import Pattern
@@ -72,7 +73,10 @@ def status(node: "RunningNode", rows_max: int = ROWS_MAX) -> Status:
             "repeats": publishing.repeats,
             "commits": node.committer.commits,
             "logs_poisoned": len(node.committer.poisoned),
+            "messages_forwarded": publishing.messages_forwarded,
+            "messages_from_peers": publishing.messages_from_peers,
         },
+        "cluster": cluster_status(node.peers, node.world, rows_max),
         "requests_under_way": len(node.bidding.requests),
         "providers": node.bidding.requests.providers,
         "durable_names": len(node.durable),
@@ -112,7 +116,7 @@ def _clients(node: "RunningNode", rows_max: int) -> list[Status]:
         shown: list[Status] = []
         for subscription in islice(mine.values(), subscriptions_left):
             cursors_left -= len(subscription.cursors)
-            shown.append(_subscription(session, subscription, counted=cursors_left >= 0))
+            shown.append(_subscription(node, session, subscription, counted=cursors_left >= 0))
         subscriptions_left -= len(shown)
         clients.append(
             {
@@ -129,9 +133,13 @@ def _clients(node: "RunningNode", rows_max: int) -> list[Status]:
 
 
 def _subscription(
-    session: "ClientSession", subscription: "Subscription", *, counted: bool
+    node: "RunningNode", session: "ClientSession", subscription: "Subscription", *, counted: bool
 ) -> Status:
-    behind = subscription.behind if counted else None
+    behind: int | None = None
+    if counted:
+        behind = subscription.behind
+        reading = node.subscriptions.readings.get(subscription)
+        behind += 0 if reading is None else reading.behind
     return {
         "number": subscription.number,
         "pattern": subscription.pattern,

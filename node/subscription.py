@@ -5,18 +5,20 @@ what is committed behind that place is sent from the log when the client has cre
 room. So there is no hand-over between replay and live, no hole and no repeat to guard against, and
 a consumer that is a gigabyte behind costs no memory. Messages that are not persistent wait in a
 queue of shared bytes, from which the oldest are dropped, counted and reported.
+
+What comes from logs of other nodes, or from a queue group, is handed to it piece by piece, as long
+as it has room (see `remote_reading` and `queue_group`).
 """
 
 from collections import deque
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from busnode.node.outgoing import Outgoing, Piece
 from busnode.segments.damage import Hole
 from busnode.segments.store import Log, LogReader, Range
 from busnode.wire.control import Chunk, Dropped, Gap, encode_control, encode_trusted
-from busnode.wire.frames import read_header
-from busnode.wire.ids import NO_BROKER, ClientNo, LogId, MsgNo, Pattern
+from busnode.wire.ids import NO_BROKER, ClientNo, LogId, Pattern
 
 LIVE_BYTES_MAX: Final = 4 * 1024 * 1024
 """Messages that are not persistent, waiting for one subscription: a burst of 30,000 small ones."""
@@ -35,6 +37,17 @@ two, and at the end of a log the page is in memory because it was just written."
 
 def _nothing() -> None:
     pass
+
+
+class Handed(NamedTuple):
+    """Records of one log that lie in memory."""
+
+    log_id: LogId
+    first_no: int
+    last_no: int
+    data: bytes
+    is_remote: bool
+    """Whether the log belongs to another node."""
 
 
 class LogCursor:
@@ -59,11 +72,17 @@ class Subscription:
         outgoing: Outgoing,
         credit_bytes: int,
         durable: str | None = None,
+        *,
+        is_peer: bool = False,
     ) -> None:
+        """`is_peer`: it stands for all clients of another node that want the same."""
         self.number = number
         self.client_no = client_no
         self.pattern = pattern
         self.durable = durable
+        self.is_peer = is_peer
+        self.weight = 1
+        """How many members of a queue group it stands for."""
         self.credit_bytes = credit_bytes
         self.cursors: dict[LogId, LogCursor] = {}
         self.dropped_total = 0
@@ -72,11 +91,12 @@ class Subscription:
         self._live: deque[tuple[bytes, int]] = deque()
         self._live_bytes = 0
         self._dropped = 0
-        self._live_next = False
-        self._handed: deque[tuple[Log, bytes]] = deque()
+        self._handed: deque[Handed] = deque()
         self._handed_bytes = 0
+        self._kinds = (self._next_handed, self._next_live, self._next_of_logs)
+        self._turn = 0
         self.refill: Callable[[], None] = _nothing
-        """Ask its queue group for more, when it has sent what it was handed."""
+        """Ask for more to be handed over, when it has sent what it was handed."""
         self.opened = False
         """Nothing is sent before the client knows its position."""
 
@@ -147,13 +167,23 @@ class Subscription:
             and self._outgoing.queued_bytes < QUEUED_BYTES_MAX
         )
 
-    def hand_over(self, log: Log, record: bytes) -> None:
-        """A record of a log, from a queue group: this member is the one that gets it."""
-        self._handed.append((log, record))
-        self._queue(handed=len(record))
+    def has_space(self) -> bool:
+        """Whether what comes by itself from another node's log may be handed to it."""
+        return (
+            self._handed_bytes < LIVE_BYTES_MAX and self._outgoing.queued_bytes < QUEUED_BYTES_MAX
+        )
+
+    def reserve(self, size_bytes: int) -> None:
+        """So many bytes more, or fewer, are on their way to be handed to it."""
+        self._outgoing.queued_bytes += size_bytes
+
+    def hand_over(self, handed: Handed) -> None:
+        """Records that this one is to send."""
+        self._handed.append(handed)
+        self._queue(handed=len(handed.data))
         self._wake()
 
-    def give_back(self) -> tuple[list[tuple[Log, bytes]], list[tuple[bytes, int]]]:
+    def give_back(self) -> tuple[list[Handed], list[tuple[bytes, int]]]:
         """What it has not sent, when it ends: records from its queue group, and live batches."""
         handed, live = list(self._handed), list(self._live)
         self._handed.clear()
@@ -162,12 +192,19 @@ class Subscription:
         self.refill = _nothing
         return handed, live
 
-    def report(self, cursor: LogCursor, hole: Hole) -> None:
-        """A hole that its queue group has met."""
-        self._outgoing.send(self._gap(cursor, hole).data)
+    def report(self, log_id: LogId, first_no: int, last_no: int, reason: str) -> None:
+        """A hole that was met by who hands records to it."""
+        gap = Gap(self.number, *log_id, first_no, last_no, reason)
+        self._outgoing.send(encode_control(gap))
+
+    def place(self, log_id: LogId, after_no: int) -> None:
+        """Tell the client where it begins in a log that came up late."""
+        place = (log_id.broker_id, log_id.topic, after_no + 1, after_no, 0, False, True)
+        self._outgoing.send(encode_trusted(Chunk, self.client_no, self.number, *place))
 
     def add_credit(self, credit_bytes: int) -> None:
         self.credit_bytes += credit_bytes
+        self.refill()
         self._wake()
 
     def open(self) -> None:
@@ -207,11 +244,14 @@ class Subscription:
             return None
         if not self._handed:
             self.refill()
-        if self._handed:
-            return self._handed_piece()
-        self._live_next = not self._live_next
-        if self._live and (self._live_next or not self._ready):
-            return self._live_piece()
+        for _ in self._kinds:
+            self._turn = (self._turn + 1) % len(self._kinds)
+            piece = self._kinds[self._turn]()
+            if piece is not None:
+                return piece
+        return None
+
+    def _next_of_logs(self) -> Piece | None:
         while self._ready:
             cursor = self._ready[0]
             found = cursor.reader.next_range(PIECE_BYTES)
@@ -223,26 +263,29 @@ class Subscription:
             return (
                 self._gap(cursor, found) if isinstance(found, Hole) else self._chunk(cursor, found)
             )
-        return self._live_piece() if self._live else None
+        return None
 
-    def _handed_piece(self) -> Piece:
-        """Several records at once, each with its own announcement: their numbers have holes."""
+    def _next_handed(self) -> Piece | None:
+        """Several at once, each with its own announcement: their numbers may have holes."""
+        if not self._handed:
+            return None
         parts: list[bytes] = []
         length = 0
         while self._handed and self.credit_bytes > 0 and length < INLINE_BYTES:
-            log, record = self._handed.popleft()
-            header = read_header(memoryview(record), 0)
+            (broker_id, topic), first_no, last_no, data, is_remote = self._handed.popleft()
             chunk = encode_trusted(
-                Chunk, self.client_no, self.number, log.log_id.broker_id, log.log_id.topic,
-                header.first_no, header.last_no, len(record), False, False,
+                Chunk, self.client_no, self.number, broker_id, topic,
+                first_no, last_no, len(data), False, is_remote,
             )  # fmt: skip
-            parts += (chunk, record)
-            length += len(record)
-            self.credit_bytes -= len(record)
+            parts += (chunk, data)
+            length += len(data)
+            self.credit_bytes -= len(data)
         self._queue(handed=-length)
         return Piece(b"".join(parts))
 
-    def _live_piece(self) -> Piece:
+    def _next_live(self) -> Piece | None:
+        if not self._live:
+            return None
         parts: list[bytes] = []
         length = 0
         while self._live and length < PIECE_BYTES:
@@ -277,7 +320,3 @@ class Subscription:
             self.number, log_id.broker_id, log_id.topic, hole.first_no, hole.last_no, hole.reason
         )
         return Piece(encode_control(gap))
-
-    def position(self) -> dict[LogId, MsgNo]:
-        """The last number that was sent, for each log."""
-        return {log_id: MsgNo(cursor.reader.next_no - 1) for log_id, cursor in self.cursors.items()}

@@ -1,7 +1,7 @@
 """The subscriptions of this node's clients: made, fed with logs, and ended."""
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, Protocol
 
 import trio
 
@@ -14,16 +14,17 @@ from busnode.node.durable_positions import (
     topic_of,
 )
 from busnode.node.queue_group import QueueGroup
-from busnode.node.router import Router
+from busnode.node.remote_reading import Fetcher, RemoteReading
+from busnode.node.router import Listener, Router
 from busnode.node.session import ClientSession
 from busnode.node.subscription import Subscription
 from busnode.segments.store import Log
 from busnode.wire.control import Credit, Gap, Subscribe, Subscribed, encode_control
 from busnode.wire.errors import FrameTooLarge, LimitReached, Refused, Unavailable
 from busnode.wire.fields import U64_MAX
-from busnode.wire.ids import MsgNo, Pattern
+from busnode.wire.ids import LogId, MsgNo, Pattern
 from busnode.wire.topics import check_pattern, matches
-from busnode.world.entropy import Entropy
+from busnode.world.world import World
 
 RETRY_S: Final = 1.0
 """When to try again after the disk has failed."""
@@ -41,15 +42,49 @@ PLACES_COUNTED_EVERY: Final = 64
 STEPS_BY_TIME: Final = 20
 """Finding a moment in a log reads from its disk: it counts for so many."""
 
+PLACING_S: Final = 2.0
+"""How long other nodes may take to find a moment in their logs. What they have not found by then
+comes up late."""
+
+
+class Cluster(Fetcher, Protocol):
+    """The other nodes, as far as subscriptions need them."""
+
+    async def want(self, pattern: Pattern) -> None:
+        """Ask other nodes for what matches; returns when they have told what they hold, or have
+        taken too long."""
+        ...
+
+    def unwant(self, pattern: Pattern) -> None: ...
+
+    def want_queue(self, pattern: Pattern, queue: str) -> None:
+        """One more client here is a member of the group."""
+        ...
+
+    def unwant_queue(self, pattern: Pattern, queue: str) -> None: ...
+
+    def remote_logs(self, pattern: Pattern) -> Iterator[tuple[LogId, int, int]]:
+        """Logs that match and that this node does not hold: the first and last number of each."""
+        ...
+
 
 class Subscriptions:
     def __init__(
-        self, router: Router, durable: DurablePositions, entropy: Entropy, config: NodeConfig
+        self,
+        router: Router,
+        durable: DurablePositions,
+        world: World,
+        config: NodeConfig,
+        cluster: Cluster,
     ) -> None:
         self._router = router
+        self._cluster = cluster
+        self._clock = world.clock
         self._durable = durable
-        self._entropy = entropy
+        self._entropy = world.entropy
         self._config = config
+        self.readings: dict[Listener, RemoteReading] = {}
+        """What subscriptions read of other nodes' logs."""
         self._by_session: dict[ClientSession, dict[int, Subscription]] = {}
         self._groups: dict[tuple[str, Pattern], QueueGroup] = {}
         self._group_of: dict[Subscription, QueueGroup] = {}
@@ -69,7 +104,7 @@ class Subscriptions:
         if len(mine) >= self._config.subscriptions_max:
             raise LimitReached(f"{len(mine)} subscriptions; the limit for one client")
         if len(mine) % PLACES_COUNTED_EVERY == 0:
-            _check_places(mine)
+            self._check_places(mine)
         if message.durable is not None:
             topic_of(message.durable)
         pattern = check_pattern(message.pattern)
@@ -125,20 +160,43 @@ class Subscriptions:
             kept = self._durable.get(subscription.durable)
             if kept is not None:
                 start, given = None, kept
-        self._router.add(subscription)  # from here on a new log is read from its beginning
+        # From here on a new log is read from its beginning, here and at other nodes.
+        self._router.add(subscription.pattern, subscription)
+        now_us = self._clock.utc_us()
+        reading = RemoteReading(subscription, self._cluster, start, given, now_us)
+        self.readings[subscription] = reading
+        await self._cluster.want(subscription.pattern)
         position = dict(given)
         for logs in self._router.look_through(subscription.pattern):
             steps += 1 + len(logs) * (STEPS_BY_TIME if isinstance(start, int) else 1)
             if steps >= STEPS_BEFORE_YIELD:
                 steps = 0
-                _check_places(mine)
+                self._check_places(mine)
                 await trio.lowlevel.checkpoint()
             for log in logs:
                 if log.log_id not in subscription.cursors:
                     after_no = _place(log, start, given)
                     position[log.log_id] = after_no
                     subscription.read(log, after_no)
+        for log_id, first_no, end_no in self._cluster.remote_logs(subscription.pattern):
+            steps += 1
+            if steps >= STEPS_BEFORE_YIELD:
+                steps = 0
+                self._check_places(mine)
+                await trio.lowlevel.checkpoint()
+            reading.take_up(log_id, first_no, end_no)
+        with trio.move_on_after(PLACING_S):
+            await reading.begin()
+        position.update(reading.position())
         return position
+
+    def _check_places(self, mine: dict[int, Subscription]) -> None:
+        places = sum(len(each.cursors) for each in mine.values())
+        places += sum(
+            len(self.readings[each].cursors) for each in mine.values() if each in self.readings
+        )
+        if places > PLACES_MAX:
+            raise LimitReached(f"{places} places in logs; one client may have {PLACES_MAX}")
 
     def _unknown(self, subscription: Subscription, position: Position) -> Iterator[Gap]:
         """Cursors that mean nothing here: in a log that nobody holds, or behind the end of one."""
@@ -146,8 +204,10 @@ class Subscriptions:
             return
         for log_id, msg_no in position.items():
             cursor = subscription.cursors.get(log_id)
+            if log_id in self.readings[subscription].cursors:
+                continue
             if cursor is None and matches(subscription.pattern, log_id.topic):
-                reason = "unknown: no copy of this log is left"
+                reason = "unknown: no node that is up has this log"
             elif cursor is not None and msg_no > cursor.log.committed_no:
                 reason = f"unknown: this copy of the log ends with {cursor.log.committed_no}"
             else:
@@ -155,19 +215,46 @@ class Subscriptions:
             yield Gap(subscription.number, *log_id, min(msg_no + 1, U64_MAX), 0, reason)
 
     async def _join(self, member: Subscription, name: str, message: Subscribe) -> Position:
-        key = name, member.pattern
-        group = self._groups.get(key)
+        # Its members have no position to come back with: who gives none means from now on.
+        start = "latest" if message.start is None and not message.position else message.start
+        group = self._groups.get((name, member.pattern))
         if group is None:
-            group = self._groups[key] = QueueGroup(name, member.pattern, self._entropy)
-            self._router.add(group)
-            # Its members have no position to come back with: who gives none means from now on.
-            start = "latest" if message.start is None and not message.position else message.start
-            for log in self._router.logs(member.pattern):
-                group.read(log, _place(log, start, flatten(message.position)))
+            group = self._open_group(name, member.pattern, start, flatten(message.position))
         self._group_of[member] = group
         group.join(member)
+        self._cluster.want_queue(member.pattern, name)
         await trio.lowlevel.checkpoint()
         return {}
+
+    def _open_group(
+        self, name: str, pattern: Pattern, start: str | int | None, given: Position
+    ) -> QueueGroup:
+        group = self._groups[name, pattern] = QueueGroup(name, pattern, self._entropy)
+        self._router.add(pattern, group, is_group=True)
+        for log in self._router.logs(pattern):
+            group.read(log, _place(log, start, given))
+        return group
+
+    def join_peer(self, member: Subscription, name: str) -> None:
+        """Another node has members of a group."""
+        group = self._groups.get((name, member.pattern))
+        if group is None:
+            group = self._open_group(name, member.pattern, "latest", {})
+        self._group_of[member] = group
+        member.open()
+        group.join(member)
+        group.pump()
+
+    def leave_peer(self, member: Subscription) -> None:
+        """It has none any more."""
+        self._leave_group(member, self._group_of.pop(member))
+
+    def credit_peer(self, member: Subscription, credit_bytes: int) -> None:
+        member.add_credit(credit_bytes)
+        self._group_of[member].has_credit()
+
+    def group(self, name: str, pattern: Pattern) -> QueueGroup | None:
+        return self._groups.get((name, pattern))
 
     def add_credit(self, session: ClientSession, message: Credit) -> None:
         subscription = self.of(session).get(message.subscription)
@@ -191,20 +278,22 @@ class Subscriptions:
     def _end(self, session: ClientSession, subscription: Subscription) -> None:
         session.outgoing.forget(subscription)
         group = self._group_of.pop(subscription, None)
-        if group is None:
-            self._router.remove(subscription)
-            subscription.give_back()
+        if group is not None:
+            self._leave_group(subscription, group)
+            self._cluster.unwant_queue(group.pattern, group.name)
             return
-        group.leave(subscription)
+        self._router.remove(subscription.pattern, subscription)
+        reading = self.readings.pop(subscription, None)
+        if reading is not None:
+            reading.close()
+            self._cluster.unwant(subscription.pattern)
+        subscription.give_back()
+
+    def _leave_group(self, member: Subscription, group: QueueGroup) -> None:
+        group.leave(member)
         if not group.members:
-            self._router.remove(group)
+            self._router.remove(group.pattern, group)
             del self._groups[group.name, group.pattern]
-
-
-def _check_places(mine: dict[int, Subscription]) -> None:
-    places = sum(len(each.cursors) for each in mine.values())
-    if places > PLACES_MAX:
-        raise LimitReached(f"{places} places in logs; one client may have {PLACES_MAX}")
 
 
 def _place(log: Log, start: str | int | None, given: Position) -> MsgNo:

@@ -8,6 +8,7 @@
     │   ├── BadHash                BAD_HASH           bytes changed on the way
     │   ├── BadBatch               BAD_BATCH          a batch whose header or columns make no sense
     │   ├── BadControl             BAD_CONTROL        a control message of the wrong shape
+    │   ├── WrongCluster           WRONG_CLUSTER      a node of another cluster has dialled
     │   └── UnexpectedFrame        UNEXPECTED_FRAME   a frame that this state of the session forbids
     ├── Refused                    one request is refused: the session goes on
     │   ├── BadTopic               BAD_TOPIC
@@ -96,6 +97,13 @@ class UnexpectedFrame(ProtocolError):
     advice = (
         "The other side sent a frame out of turn: the session tables stand in docs/protocol.md."
     )
+
+
+class WrongCluster(ProtocolError):
+    """A node of another cluster is at the other end."""
+
+    code = "WRONG_CLUSTER"
+    advice = "Give both nodes the same --cluster-id, or take the other one out of --seed."
 
 
 class Refused(BusnodeError):

@@ -17,6 +17,18 @@ class Address(NamedTuple):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
+def parse_address(text: str, default_port: int) -> Address:
+    """`host`, `host:port` or `[ipv6]:port`; ValueError for anything else."""
+    host, colon, port = text.strip().rpartition(":")
+    if not colon or (host.startswith("[") and not host.endswith("]")):
+        host, port = text.strip(), str(default_port)  # there was no port, or only in an IPv6
+    bare = host.removeprefix("[").removesuffix("]")
+    bracketed = host != bare
+    if not bare or (":" in bare) != bracketed or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise ValueError(f"address {text!r:.100} is not host:port; an IPv6 address stands in [ ]")
+    return Address(bare, int(port))
+
+
 class Stream(Protocol):
     """One connection. All methods raise `OSError` when it is broken."""
 

@@ -19,7 +19,7 @@ BACKENDS = pytest.mark.parametrize("backend", ["asyncio", "trio"])
 
 @asynccontextmanager
 async def node_at(path: Path) -> AsyncIterator[str]:
-    config = NodeConfig("test", name="n1", data=str(path), port=0, http_port=None)
+    config = NodeConfig("test", name="n1", data=str(path), port=0, peer_port=None, http_port=None)
     async with start_node(real_world(), config) as node:
         yield f"bus://{node.address}"
 

@@ -34,7 +34,9 @@ def world(network: SimNetwork, host: str, seed: int) -> World:
 
 @asynccontextmanager
 async def one_node(network: SimNetwork, seed: int) -> AsyncIterator[None]:
-    config = NodeConfig("sim", name="node", data="/data", listen="node", heartbeat_s=2.0)
+    config = NodeConfig(
+        "sim", name="node", data="/data", listen="node", peer_port=None, heartbeat_s=2.0
+    )
     async with start_node(world(network, "node", seed), config):
         yield
 

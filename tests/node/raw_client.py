@@ -363,7 +363,9 @@ class Bus:
         await self.settled(lambda: not (node.store.dirty() or node.committer.committing))
 
 
-CONFIG: Final = NodeConfig("test", "n1", port=0, http_port=None, drain_timeout_s=2.0)
+CONFIG: Final = NodeConfig(
+    "test", "n1", port=0, peer_port=None, http_port=None, drain_timeout_s=2.0
+)
 
 
 @asynccontextmanager

@@ -52,7 +52,7 @@ class NodeProcess:
         self.data = data
         options = ["--cluster-id", "test", "--data", str(data), "--port", str(port)]
         self.process = subprocess.Popen(
-            [*COMMAND, "start", "--json", "--http-port", "0", *options],
+            [*COMMAND, "start", "--json", "--http-port", "0", "--peer-port", "off", *options],
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,

@@ -69,7 +69,9 @@ Start = Callable[..., Started]
 
 
 def environment(**more: str) -> dict[str, str]:
-    return {k: v for k, v in os.environ.items() if not k.startswith("BUSNODE_")} | more
+    """A node that stays alone, unless a test says otherwise."""
+    around = {k: v for k, v in os.environ.items() if not k.startswith("BUSNODE_")}
+    return {**around, "BUSNODE_PEER_PORT": "off", **more}
 
 
 @pytest.fixture
@@ -318,9 +320,12 @@ def test_a_directory_in_use_is_one_line(start: Start, tmp_path: Path) -> None:
         ([*FREE, "--config", "."], {}, ". cannot be read: Is a directory"),
         ([*FREE, "--listen", "0.0.0.0"], {}, "--insecure"),
         ([*FREE, "--listen", "203.0.113.1", "--insecure"], {}, "203.0.113.1:0: Cannot assign"),
-        ([*FREE, "--seed", "a:1"], {}, "No such option '--seed'"),
+        ([*FREE, "--seed", "a:b"], {}, "address 'a:b' is not host:port"),
         ([*FREE, "--mirrors", "1"], {}, "No such option '--mirrors'"),
-        ([*FREE, "--peer-port", "1"], {}, "No such option '--peer-port'"),
+        ([*FREE, "--peer-port", "1e3"], {}, "is no port"),
+        ([*FREE, "--mdns", "maybe"], {}, "is neither on nor off"),
+        ([*FREE, "--interface", "none7"], {}, "there is no network interface 'none7'"),
+        ([*FREE, "--interface", "lo", "--listen", "0.0.0.0"], {}, "give one of them"),
         ([*FREE, "extra"], {}, "extra"),
     ],
 )

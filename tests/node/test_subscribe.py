@@ -515,7 +515,7 @@ from busnode.node.node import start_node
 from busnode.world.real_world import real_world
 
 async def main():
-    config = NodeConfig("test", data=sys.argv[1], port=0, http_port=None, drain_timeout_s=0.1)
+    config = NodeConfig("test", data=sys.argv[1], port=0, peer_port=None, http_port=None)
     async with start_node(real_world(), config) as node:
         print(node.address.port, flush=True)
         with trio.open_signal_receiver(2) as signals:

@@ -1,0 +1,302 @@
+"""A link to another node: we have dialled it and are its client."""
+
+import logging
+from collections.abc import Callable
+from typing import Final, Protocol
+
+import trio
+
+from busnode.node.bidding import Bidding
+from busnode.node.conversation import Conversation
+from busnode.node.remote_reading import RemoteReading
+from busnode.node.subscription import Handed
+from busnode.wire.control import (
+    Ask,
+    Chunk,
+    Control,
+    Credit,
+    Dropped,
+    Error,
+    ExtentsHeld,
+    Gap,
+    Goodbye,
+    Interest,
+    MembersSeen,
+    PeerHello,
+    PeerWelcome,
+    Ping,
+    Pong,
+    Replay,
+    Request,
+    encode_control,
+    encode_trusted,
+)
+from busnode.wire.errors import BY_CODE, BadFrame, BusnodeError, UnexpectedFrame
+from busnode.wire.frames import FrameType, read_header
+from busnode.wire.ids import BrokerId, LogId, Topic
+from busnode.wire.reader import FrameReader, Runs
+from busnode.wire.runs import FORWARDED_KINDS, Run
+from busnode.wire.sessions import PEER_TABLE, Session, Side, State
+from busnode.world.clock import Clock
+from busnode.world.network import Stream
+
+logger = logging.getLogger(__name__)
+
+FetchKey = tuple[int, int, LogId]
+"""Client, subscription, log."""
+
+NO_ANSWER: Final = "the node closed the connection before it has welcomed us"
+
+
+class LinkHost(Protocol):
+    """What a link asks of its node."""
+
+    bidding: Bidding
+
+    def forwarded(self, link: "PeerLink", view: memoryview, run: Run) -> None:
+        """Messages that are not persistent, for our clients; valid only now."""
+        ...
+
+    def forwarded_to_queue(
+        self, link: "PeerLink", interest: int, batches: bytes, handed: Handed | None
+    ) -> None:
+        """Messages for one member of a queue group: records of a log, or not persistent."""
+        ...
+
+    def arrived(self, link: "PeerLink", handed: Handed) -> None:
+        """What the other node has committed."""
+        ...
+
+    def extents(self, link: "PeerLink", message: ExtentsHeld) -> None: ...
+
+    def lacks(self, link: "PeerLink", log_id: LogId) -> None:
+        """The other node does not hold a log that we thought it did."""
+        ...
+
+    def gap_of_queue(self, interest: int, gap: Gap) -> None: ...
+
+    def members_seen(self, broker_id: BrokerId, name: str, message: MembersSeen) -> None: ...
+
+    def flush(self) -> None:
+        """A buffer was worked off."""
+        ...
+
+
+class PeerLink(Conversation):
+    """The dialler's side of a link. `greet` it, then `run` it until it ends."""
+
+    is_peer = True
+
+    def __init__(
+        self, stream: Stream, clock: Clock, host: LinkHost, heartbeat_s: float, greet_s: float
+    ) -> None:
+        session = Session(PEER_TABLE, Side.DIALLER)
+        super().__init__(stream, clock, session, FrameReader(FORWARDED_KINDS), heartbeat_s, greet_s)
+        self.welcome: PeerWelcome | None = None
+        self.said_goodbye = False
+        self.logs: dict[LogId, tuple[int, int]] = {}
+        """Logs that it holds and our clients want: first and last number."""
+        self.unanswered: dict[int, trio.Event] = {}
+        """Interests that it was told of and has not answered, by number."""
+        self.fetches: dict[FetchKey, tuple[RemoteReading, int]] = {}
+        """What we have asked it for and not got: for whom, and how much."""
+        self.dropped = 0
+        """Messages that were not persistent and for which we were too slow."""
+        self.messages = 0
+        """Messages that came over it."""
+        self._host = host
+        self._chunk: Chunk | None = None
+        self._chunk_left = 0
+
+    @property
+    def broker_id(self) -> BrokerId:
+        assert self.welcome is not None
+        return self.welcome.broker_id
+
+    @property
+    def name(self) -> str:
+        return "" if self.welcome is None else self.welcome.node
+
+    @property
+    def who(self) -> str:
+        return f"link to {self.name or self.peer}"
+
+    async def greet(self, hello: PeerHello) -> PeerWelcome:
+        """Say who we are. Raises what the other node refuses us with, or OSError."""
+        self._session.sent(FrameType.PEER_HELLO)
+        self.send(encode_control(hello))
+        while True:
+            for event in self._reader.events():
+                if isinstance(event, Runs):
+                    raise BadFrame("batch before the PEER_WELCOME")
+                self._session.received(event.TYPE)
+                if isinstance(event, Error):
+                    raise BY_CODE.get(event.code, BusnodeError)(event.text)
+                assert isinstance(event, PeerWelcome)  # the table lets nothing else by
+                self.welcome = event
+                return event
+            if self.outgoing.failure is not None:
+                raise OSError(str(self.outgoing.failure))
+            count = self._stream.receive_into(self._reader.space())
+            if count is None:
+                await self._stream.wait_readable()
+            elif not count:
+                raise ConnectionError(NO_ANSWER)
+            else:
+                self._reader.received(count)
+
+    def hang_up(self) -> None:
+        """End a link that is not run."""
+        self._stream.close()
+
+    def tell(self, message: Control) -> None:
+        """Send what the other node must know, while there is a session."""
+        if self._session.state is not State.OPEN:
+            return
+        if isinstance(message, Interest) and message.queue is None and message.members:
+            self.unanswered[message.interest] = trio.Event()
+        self.send(encode_control(message))
+
+    def leave(self, reason: str) -> None:
+        if self._session.state is State.OPEN:
+            self._session.sent(FrameType.GOODBYE)
+            self.send(encode_control(Goodbye(reason, [])))
+
+    def fetch(
+        self,
+        reading: RemoteReading,
+        log_id: LogId,
+        after_no: int,
+        since_us: int | None,
+        length: int,
+    ) -> None:
+        subscription = reading.subscription
+        whom = subscription.client_no, subscription.number
+        self.fetches[*whom, log_id] = reading, length
+        self.send(encode_trusted(Replay, *whom, *log_id, after_no, since_us, length))
+
+    def forget(self) -> None:
+        """It has ended: nobody waits for its answers any more."""
+        for event in self.unanswered.values():
+            event.set()
+        self.unanswered.clear()
+        fetches, self.fetches = self.fetches, {}
+        for (_, _, log_id), (reading, _) in fetches.items():
+            if not reading.closed:
+                reading.lost(log_id)
+
+    # What comes in --------------------------------------------------------------------------------
+
+    def _after_reading(self) -> None:
+        self._host.flush()
+
+    async def _take_run(self, runs: Runs, place: int) -> None:
+        chunk, run = runs.chunk, runs.runs[place]
+        if chunk is None:
+            raise BadFrame("batch without a CHUNK that says for whom it is")
+        if chunk is not self._chunk:
+            self._chunk, self._chunk_left = chunk, chunk.length
+        self._chunk_left -= run.end - run.start
+        view = self._reader.view
+        self.messages += run.count
+        if not chunk.first_no:
+            if chunk.subscription:
+                batches = bytes(view[run.start : run.end])
+                self._host.forwarded_to_queue(self, chunk.subscription, batches, None)
+            else:
+                self._host.forwarded(self, view, run)
+            return
+        handed = _handed(view, run, chunk)
+        if chunk.client_no:
+            self._take_fetched(handed, chunk)
+        elif chunk.subscription:
+            self._host.forwarded_to_queue(self, chunk.subscription, handed.data, handed)
+        else:
+            self._host.arrived(self, handed)
+
+    def _take_fetched(self, handed: Handed, chunk: Chunk) -> None:
+        key = chunk.client_no, chunk.subscription, handed.log_id
+        reading, _ = self.fetches.get(key, (None, 0))
+        if reading is not None and not reading.closed:
+            reading.fetched(handed)
+            reading.subscription.pump()
+        if not self._chunk_left:
+            self._answered(
+                key, lambda r: r.ended(handed.log_id, chunk.last_no if chunk.last else None)
+            )
+
+    def _answered(self, key: FetchKey, tell: Callable[[RemoteReading], None]) -> None:
+        reading, _ = self.fetches.pop(key, (None, 0))
+        if reading is not None and not reading.closed:
+            tell(reading)
+            reading.subscription.pump()
+
+    def _empty_chunk(self, chunk: Chunk) -> None:
+        log_id = LogId(chunk.broker_id, Topic(chunk.topic))
+        key = chunk.client_no, chunk.subscription, log_id
+        _, length = self.fetches.get(key, (None, 0))
+        if length:
+            self._answered(key, lambda reading: reading.ended(log_id, chunk.last_no))
+        else:
+            self._answered(key, lambda reading: reading.placed(log_id, chunk.last_no))
+
+    def _gap(self, gap: Gap) -> None:
+        log_id = LogId(gap.broker_id, Topic(gap.topic))
+        if not gap.client_no:
+            self._host.gap_of_queue(gap.subscription, gap)
+            return
+        if not gap.last_no:
+            self._host.lacks(self, log_id)
+        key = gap.client_no, gap.subscription, log_id
+        self._answered(
+            key, lambda reading: reading.lacked(log_id, gap.first_no, gap.last_no, gap.reason)
+        )
+
+    async def _take(self, message: Control) -> None:
+        host = self._host
+        match message:
+            case Chunk():
+                if not message.length:
+                    self._empty_chunk(message)
+            case ExtentsHeld():
+                host.extents(self, message)
+                if message.last and message.interest in self.unanswered:
+                    self.unanswered.pop(message.interest).set()
+            case Ask():
+                host.bidding.ask_of_peer(self, message)
+            case Request():
+                host.bidding.request_of_peer(self, message)
+            case Gap():
+                self._gap(message)
+            case Dropped():
+                self.dropped += message.count
+                logger.warning(
+                    "%s: %d messages came too fast and are gone", self.who, message.count
+                )
+            case MembersSeen():
+                host.members_seen(self.broker_id, self.name, message)
+            case Ping():
+                self.send(encode_trusted(Pong, message.token))
+            case Goodbye():
+                self.said_goodbye = True
+                self.close()
+            case Error():
+                logger.warning("%s says %s: %s", self.who, message.code, message.text)
+            case Pong():
+                pass
+            case _:
+                raise UnexpectedFrame(f"{message.TYPE.name}: this node has no mirror yet")
+
+    def return_credit(self, interest: int, size_bytes: int) -> None:
+        """Members of a queue group have taken so much."""
+        if self._session.state is State.OPEN:
+            self.send(encode_trusted(Credit, interest, size_bytes))
+
+
+def _handed(view: memoryview, run: Run, chunk: Chunk) -> Handed:
+    """A run of records, copied out of the buffer, with the numbers that it holds."""
+    first = read_header(view, run.start)
+    last = read_header(view, run.batches[-1][0])
+    log_id = LogId(chunk.broker_id, Topic(chunk.topic))
+    data = bytes(view[run.start : run.end])
+    return Handed(log_id, first.first_no, last.last_no, data, is_remote=True)

@@ -1,0 +1,333 @@
+"""Another node as our client: it has dialled us, and says what its own clients want and provide.
+
+What is published here goes to it once, however many of its clients want it. For messages that are
+not persistent it has a bounded queue, like any client; for logs it has a place in each, and what is
+committed is sent from the file. So a slow node costs one unsent piece.
+"""
+
+import logging
+from collections import deque
+from typing import Final, Protocol
+
+import trio
+
+from busnode.node.bidding import Bidding
+from busnode.node.conversation import Conversation
+from busnode.node.outgoing import Piece
+from busnode.node.receipts import encode_refusal
+from busnode.node.router import Router
+from busnode.node.subscription import Subscription
+from busnode.node.subscriptions import Subscriptions
+from busnode.segments.damage import Hole
+from busnode.segments.store import Store
+from busnode.wire.control import (
+    Bid,
+    Chunk,
+    Control,
+    Credit,
+    Error,
+    ExtentsHeld,
+    Gap,
+    Goodbye,
+    Interest,
+    MembersSeen,
+    PeerHello,
+    Ping,
+    Pong,
+    Provide,
+    Replay,
+    Reply,
+    Unprovide,
+    encode_control,
+    encode_trusted,
+)
+from busnode.wire.errors import LimitReached, Refused, StorageError, UnexpectedFrame
+from busnode.wire.frames import FrameType
+from busnode.wire.ids import BrokerId, ClientNo, LogId, Pattern, Topic
+from busnode.wire.reader import FrameReader, Runs
+from busnode.wire.sessions import PEER_TABLE, Session, Side, State
+from busnode.wire.topics import check_pattern
+from busnode.wire.trie import Trie
+from busnode.world.clock import Clock
+from busnode.world.network import Stream
+
+logger = logging.getLogger(__name__)
+
+INTERESTS_MAX: Final = 200_000
+"""Patterns that the clients of one other node may want together."""
+
+REPLAYS_MAX: Final = 100_000
+"""Replays that one other node may have asked for and not got; it asks for four a subscription."""
+
+ROWS_A_FRAME: Final = 200
+"""Logs that fit into one EXTENTS frame whatever their topics are."""
+
+STEPS_BEFORE_YIELD: Final = 200
+
+UNLIMITED: Final = 1 << 62
+"""Credit of a whole node: its clients' credits are its own affair."""
+
+
+class PeerHost(Protocol):
+    """What a peer's session asks of its node beside what clients ask."""
+
+    router: Router
+    subscriptions: Subscriptions
+    bidding: Bidding
+    store: Store
+
+    def welcome(self, session: "PeerSession", hello: PeerHello) -> bytes:
+        """Take a node in. WrongCluster, or BadVersion."""
+        ...
+
+    def members_seen(self, broker_id: BrokerId, name: str, message: MembersSeen) -> None: ...
+
+
+class Replays:
+    """A source of what another node has asked for, one answer each."""
+
+    def __init__(self, store: Store) -> None:
+        self.waiting: deque[Replay] = deque()
+        self.served = 0
+        self._store = store
+
+    def next_piece(self) -> Piece | None:
+        if not self.waiting:
+            return None
+        asked = self.waiting.popleft()
+        self.served += 1
+        try:
+            return self._answer(asked)
+        except (OSError, StorageError) as error:
+            logger.error(
+                "log %s:%s cannot be read: %s", asked.broker_id.hex()[:8], asked.topic, error
+            )
+            return _gap(asked, asked.after_no + 1, 0, f"cannot be read: {error}")
+
+    def _answer(self, asked: Replay) -> Piece:
+        log = self._store.get(LogId(asked.broker_id, Topic(asked.topic)))
+        if log is None:
+            return _gap(asked, asked.after_no + 1, 0, "unknown: this node has no such log")
+        if not asked.length:
+            after_no = (
+                asked.after_no if asked.since_us is None else log.first_at(asked.since_us) - 1
+            )
+            return _chunk(asked, after_no + 1, after_no, 0, last=False)
+        found = log.reader(asked.after_no).next_range(asked.length)
+        if found is None:
+            return _chunk(asked, asked.after_no + 1, log.committed_no, 0, last=True)
+        if isinstance(found, Hole):
+            return _gap(asked, found.first_no, found.last_no, found.reason)
+        last = found.last_no >= log.committed_no
+        piece = _chunk(asked, found.first_no, found.last_no, found.length, last=last)
+        piece.range = found
+        return piece
+
+
+def _chunk(asked: Replay, first_no: int, last_no: int, length: int, *, last: bool) -> Piece:
+    where = asked.client_no, asked.subscription, asked.broker_id, asked.topic
+    return Piece(encode_trusted(Chunk, *where, first_no, last_no, length, last, True))
+
+
+def _gap(asked: Replay, first_no: int, last_no: int, reason: str) -> Piece:
+    log = asked.broker_id, asked.topic
+    gap = Gap(asked.subscription, *log, first_no, last_no, reason[:500], asked.client_no)
+    return Piece(encode_control(gap))
+
+
+class PeerSession(Conversation):
+    """The listener's side of a link. Its node runs it and closes it."""
+
+    is_peer = True
+
+    def __init__(
+        self,
+        stream: Stream,
+        clock: Clock,
+        host: PeerHost,
+        heartbeat_s: float,
+        hello_timeout_s: float,
+    ) -> None:
+        reader = FrameReader()
+        reader.awaited = FrameType.PEER_HELLO
+        session = Session(PEER_TABLE, Side.LISTENER)
+        super().__init__(stream, clock, session, reader, heartbeat_s, hello_timeout_s)
+        self.name = ""
+        self.broker_id: BrokerId | None = None
+        self.clients_at: list[str] = []
+        self._host = host
+        self.feed = Subscription(
+            0, ClientNo(0), Pattern("/*"), self.outgoing, UNLIMITED, is_peer=True
+        )
+        """What its clients want that are in no group."""
+        self.feed.open()
+        self._patterns: dict[int, Pattern] = {}
+        self._wanted: Trie[int] = Trie()
+        self._members: dict[int, Subscription] = {}
+        self._replays = Replays(host.store)
+
+    @property
+    def who(self) -> str:
+        return f"peer {self.name or 'unknown'}"
+
+    @property
+    def interests(self) -> int:
+        return len(self._patterns) + len(self._members)
+
+    @property
+    def dropped(self) -> int:
+        """Messages that were not persistent and that it was too slow for."""
+        return self.feed.dropped_total + sum(m.dropped_total for m in self._members.values())
+
+    @property
+    def replays(self) -> int:
+        """Ranges sent that were asked for."""
+        return self._replays.served
+
+    def leave(self, reason: str) -> None:
+        """Tell the peer that this node is leaving."""
+        if self._session.state is State.OPEN:
+            self._session.sent(FrameType.GOODBYE)
+            self.outgoing.end_sources()
+            self.send(encode_control(Goodbye(reason, [])))
+
+    def tell(self, message: Control) -> None:
+        if self._session.state is State.OPEN:
+            self.send(encode_control(message))
+
+    def forget(self) -> None:
+        """It is gone, and so is what it wanted."""
+        router = self._host.router
+        for pattern in self._patterns.values():
+            router.remove(pattern, self.feed)
+        self._patterns.clear()
+        for member in self._members.values():
+            self._host.subscriptions.leave_peer(member)
+        self._members.clear()
+
+    # What comes in --------------------------------------------------------------------------------
+
+    def _after_reading(self) -> None:
+        pass  # whatever it asks for is answered at once
+
+    async def _take_run(self, runs: Runs, place: int) -> None:
+        del runs, place
+        raise UnexpectedFrame("BATCH from a node that has asked to be no mirror's origin")
+
+    async def _take(self, message: Control) -> None:
+        try:
+            await self._act(message)
+        except Refused as error:
+            logger.warning("%s: %s", self.who, error)
+            self.send(encode_refusal(error, message.TYPE, None))
+
+    async def _act(self, message: Control) -> None:
+        host = self._host
+        match message:
+            case Credit():
+                member = self._members.get(message.subscription)
+                if member is not None:
+                    host.subscriptions.credit_peer(member, message.credit_bytes)
+            case Replay():
+                self._replay(message)
+            case Bid():
+                host.bidding.bid(self, message)
+            case Reply():
+                host.bidding.reply(self, message)
+            case Interest():
+                await self._interest(message)
+            case Provide():
+                host.bidding.provide(self, message)
+            case Unprovide():
+                host.bidding.unprovide(self, message.provider)
+            case MembersSeen():
+                assert self.broker_id is not None
+                host.members_seen(self.broker_id, self.name, message)
+            case Ping():
+                self.send(encode_trusted(Pong, message.token))
+            case PeerHello():
+                self._reader.awaited = None
+                welcome = host.welcome(self, message)
+                self._session.sent(FrameType.PEER_WELCOME)
+                self.send(welcome)
+            case Goodbye():
+                self.close()
+            case Error():
+                logger.info("%s says %s: %s", self.who, message.code, message.text)
+            case Pong():
+                pass
+            case _:
+                raise UnexpectedFrame(f"{message.TYPE.name}: this node is nobody's mirror yet")
+
+    def _replay(self, message: Replay) -> None:
+        if len(self._replays.waiting) >= REPLAYS_MAX:
+            raise LimitReached(f"{REPLAYS_MAX} replays wait for their turn")
+        self._replays.waiting.append(message)
+        self.outgoing.wake(self._replays)
+        self.outgoing.pump()
+
+    async def _interest(self, message: Interest) -> None:
+        pattern = check_pattern(message.pattern)
+        if message.members and self.interests >= INTERESTS_MAX:
+            raise LimitReached(f"{self.interests} interests of one node")
+        if message.queue is not None:
+            self._interest_of_queue(message, pattern, message.queue)
+            return
+        if not message.members:
+            await self._lose_interest(message.interest)
+        elif message.interest not in self._patterns:
+            self._patterns[message.interest] = pattern
+            self._wanted.add(pattern, message.interest)
+            self._host.router.add(pattern, self.feed)
+            await self._tell_extents(message.interest, pattern)
+
+    async def _tell_extents(self, interest: int, pattern: Pattern) -> None:
+        """What there is, each log as of the moment from which on it is fed."""
+        rows: list[tuple[BrokerId, str, int, int]] = []
+        steps = 0
+        for logs in self._host.router.look_through(pattern):
+            steps += 1 + len(logs)
+            for log in logs:
+                rows.append((*log.log_id, log.first_no, log.committed_no))
+                if log.log_id not in self.feed.cursors:
+                    self.feed.read(log, log.committed_no)
+            if len(rows) >= ROWS_A_FRAME:
+                self.send(encode_trusted(ExtentsHeld, interest, rows[:ROWS_A_FRAME], False))
+                del rows[:ROWS_A_FRAME]
+            if not self.outgoing.has_room(0):
+                await self.outgoing.wait_idle()
+            if steps >= STEPS_BEFORE_YIELD:
+                steps = 0
+                await trio.lowlevel.checkpoint()
+        while len(rows) > ROWS_A_FRAME:
+            self.send(encode_trusted(ExtentsHeld, interest, rows[:ROWS_A_FRAME], False))
+            del rows[:ROWS_A_FRAME]
+        self.send(encode_trusted(ExtentsHeld, interest, rows, True))
+        self.outgoing.pump()
+
+    async def _lose_interest(self, interest: int) -> None:
+        pattern = self._patterns.pop(interest, None)
+        if pattern is None:
+            return
+        self._wanted.remove(pattern, interest)
+        self._host.router.remove(pattern, self.feed)
+        for step, log_id in enumerate(list(self.feed.cursors), start=1):
+            if not self._wanted.match(log_id.topic):
+                self.feed.cursors.pop(log_id, None)
+            if step % STEPS_BEFORE_YIELD == 0:
+                await trio.lowlevel.checkpoint()
+
+    def _interest_of_queue(self, message: Interest, pattern: Pattern, queue: str) -> None:
+        member = self._members.get(message.interest)
+        if member is not None and not message.members:
+            del self._members[message.interest]
+            self._host.subscriptions.leave_peer(member)
+        elif member is not None:
+            member.weight = message.members
+        elif message.members:
+            member = self._members[message.interest] = Subscription(
+                message.interest, ClientNo(0), pattern, self.outgoing, message.credit_bytes,
+                is_peer=True,
+            )  # fmt: skip
+            member.weight = message.members
+            self._host.subscriptions.join_peer(member, queue)

@@ -1,0 +1,536 @@
+"""The other nodes: found, dialled, served, and told what our clients want.
+
+Between two nodes there are two links, one for each direction: on the one that we have dialled
+(`PeerLink`) we are the client, on the other (`PeerSession`) the peer is.
+"""
+
+import logging
+import math
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from typing import Final
+
+import trio
+
+from busnode.cluster.interests import Interests
+from busnode.cluster.membership import Candidate, Meeting, Membership
+from busnode.cluster.mesh import Member, Mesh, MissingLink
+from busnode.node.bidding import Bidding
+from busnode.node.config import PEER_PORT, NodeConfig
+from busnode.node.logs import fields
+from busnode.node.peer_link import PeerLink
+from busnode.node.peer_session import PeerSession
+from busnode.node.publishing import Publishing
+from busnode.node.remote_logs import RemoteLogs
+from busnode.node.remote_reading import RemoteReading
+from busnode.node.router import Router
+from busnode.node.subscription import Handed
+from busnode.node.subscriptions import Subscriptions
+from busnode.segments.store import Store
+from busnode.wire.control import (
+    Control,
+    ExtentsHeld,
+    Gap,
+    MembersSeen,
+    PeerHello,
+    PeerWelcome,
+    encode_control,
+)
+from busnode.wire.errors import BadVersion, BusnodeError, WrongCluster
+from busnode.wire.ids import BrokerId, LogId, Pattern
+from busnode.wire.limits import PROTOCOL_VERSION
+from busnode.wire.runs import Run
+from busnode.wire.trie import Trie
+from busnode.world.discovery import Announcement, Hint
+from busnode.world.network import Address, Listener, parse_address
+from busnode.world.world import World
+
+logger = logging.getLogger(__name__)
+
+DIAL_S: Final = 2.0
+"""A machine without power answers nothing at all."""
+
+GREET_S: Final = 2.0
+"""For both sides of a link: nodes greet without being asked to think."""
+
+INTEREST_S: Final = 1.0
+"""How long a new subscription waits for other nodes to tell what they hold. What they tell later
+comes up late."""
+
+SESSIONS_MAX: Final = 1024
+"""Nodes that have dialled us, and strangers that are about to be turned away."""
+
+SWEEP_S: Final = 30.0
+STEPS_BEFORE_YIELD: Final = 200
+
+LEAVE_S: Final = 1.0
+"""How long goodbyes may take."""
+
+
+class Peers:
+    """All that one node has to do with others. It is a `Cluster` to subscriptions."""
+
+    def __init__(
+        self,
+        world: World,
+        config: NodeConfig,
+        name: str,
+        broker_id: BrokerId,
+        store: Store,
+        router: Router,
+        publishing: Publishing,
+        bidding: Bidding,
+        clients_at: list[Address],
+        listener: Listener | None,
+    ) -> None:
+        self.store = store
+        self.router = router
+        self.bidding = bidding
+        self.subscriptions: Subscriptions
+        """Set by whoever puts the node together: each needs the other."""
+        self.me = Member(broker_id, name)
+        self.membership = Membership(broker_id, config.cluster_id)
+        self.interests = Interests()
+        self.mesh = Mesh(self.me)
+        self.links: dict[BrokerId, PeerLink] = {}
+        self.sessions: dict[BrokerId, PeerSession] = {}
+        self.logs = RemoteLogs()
+        self.links_made = 0
+        self.links_lost = 0
+        self.changed = trio.Event()
+        """Set, and replaced, whenever a node has come or gone."""
+        self.clients_at = [str(address) for address in clients_at]
+        self.peers_at: list[Address] = []
+        self._listener = listener
+        if listener is not None:
+            self.peers_at = world.network.reachable_at(listener.address)
+        self._world = world
+        self._config = config
+        self._publishing = publishing
+        self._patterns: Trie[int] = Trie()
+        """What our own clients want."""
+        self._accepted = 0
+        self._woken = trio.Event()
+        self._leaving = False
+        bidding.on_provided = self._provided
+
+    # For subscriptions ----------------------------------------------------------------------------
+
+    async def want(self, pattern: Pattern) -> None:
+        told = self.interests.want(pattern)
+        if told:
+            self._patterns.add(pattern, 0)
+            self._tell(told)
+        number = self.interests.number(pattern)
+        assert number is not None
+        with trio.move_on_after(INTEREST_S):
+            for link in list(self.links.values()):
+                answered = link.unanswered.get(number)
+                if answered is not None:
+                    await answered.wait()
+
+    def unwant(self, pattern: Pattern) -> None:
+        told = self.interests.unwant(pattern)
+        if told:
+            self._patterns.remove(pattern, 0)
+            self._tell(told)
+
+    def want_queue(self, pattern: Pattern, queue: str) -> None:
+        self._tell(self.interests.want(pattern, queue))
+
+    def unwant_queue(self, pattern: Pattern, queue: str) -> None:
+        self._tell(self.interests.unwant(pattern, queue))
+
+    def remote_logs(self, pattern: Pattern) -> Iterator[tuple[LogId, int, int]]:
+        return self.logs.matching(pattern)
+
+    def fetch(
+        self,
+        reading: RemoteReading,
+        log_id: LogId,
+        after_no: int,
+        since_us: int | None,
+        length: int,
+    ) -> bool:
+        holder = self.logs.holder(log_id)
+        if holder is None:
+            return False
+        holder.fetch(reading, log_id, after_no, since_us, length)
+        return True
+
+    def _provided(self, pattern: Pattern, eager: bool, change: int) -> None:
+        interests = self.interests
+        change_of = interests.provide if change > 0 else interests.unprovide
+        self._tell(change_of(pattern, eager))
+
+    def _tell(self, messages: Iterable[Control]) -> None:
+        for message in messages:
+            for link in self.links.values():
+                link.tell(message)
+
+    # What links bring -----------------------------------------------------------------------------
+
+    def forwarded(self, link: PeerLink, view: memoryview, run: Run) -> None:
+        del link
+        self._publishing.forwarded(view, run)
+
+    def forwarded_to_queue(
+        self, link: PeerLink, interest: int, batches: bytes, handed: Handed | None
+    ) -> None:
+        found = self.interests.queue_of(interest)
+        group = None if found is None else self.subscriptions.group(*found)
+        if group is None or not group.has_clients:
+            # It was on its way when the last member left.
+            logger.warning(
+                "messages for a queue group without members", extra=fields(link=link.who)
+            )
+            return
+        if handed is None:
+            group.offer_forwarded(batches)
+            link.return_credit(interest, len(batches))
+        else:
+            group.hand_forwarded(handed, lambda size: link.return_credit(interest, size))
+        group.pump()
+
+    def gap_of_queue(self, interest: int, gap: Gap) -> None:
+        found = self.interests.queue_of(interest)
+        group = None if found is None else self.subscriptions.group(*found)
+        if group is not None:
+            log_id = LogId(gap.broker_id, self.router.route(gap.topic.encode()).topic)
+            group.report_forwarded(log_id, gap.first_no, gap.last_no, gap.reason)
+
+    def arrived(self, link: PeerLink, handed: Handed) -> None:
+        log_id = handed.log_id
+        self._publishing.messages_from_peers += handed.last_no + 1 - handed.first_no
+        if self.store.get(log_id) is not None:
+            return  # a copy is here, and read here
+        self.logs.advance(link, log_id, handed.last_no)
+        readings = self.subscriptions.readings
+        for listener in self.router.route(log_id.topic.encode()).clients:
+            readings[listener].arrived(handed)
+            listener.pump()
+
+    def extents(self, link: PeerLink, message: ExtentsHeld) -> None:
+        readings = self.subscriptions.readings
+        for broker_id, topic, first_no, end_no in message.extents:
+            route = self.router.route(topic.encode())
+            log_id = LogId(broker_id, route.topic)
+            if self.store.get(log_id) is not None:
+                continue
+            self.logs.reaches(link, log_id, first_no, end_no)
+            for listener in route.clients:
+                readings[listener].reaches(log_id, first_no, end_no)
+
+    def lacks(self, link: PeerLink, log_id: LogId) -> None:
+        self.logs.lacks(link, log_id)
+
+    def flush(self) -> None:
+        self._publishing.flush()
+
+    def members_seen(self, broker_id: BrokerId, name: str, message: MembersSeen) -> None:
+        """A node tells whom it has a link to: those that we do not know are dialled."""
+        self.mesh.report(
+            Member(broker_id, name), (Member(row[0], row[1]) for row in message.members)
+        )
+        now = self._world.clock.monotonic()
+        for other_id, other_name, addresses in message.members:
+            if other_id not in self.links:
+                hint = Hint(_addresses(addresses), "peer", broker_id=other_id, name=other_name)
+                self.membership.hint(hint, now)
+        self._woken.set()
+
+    # Listening ------------------------------------------------------------------------------------
+
+    async def serve(self) -> None:
+        """Take in nodes that dial us."""
+        if self._listener is None:
+            return
+        async with trio.open_nursery() as nursery:
+            while True:
+                try:
+                    stream = await self._listener.accept()
+                except OSError:
+                    if self._leaving:
+                        return
+                    raise
+                if self._accepted >= SESSIONS_MAX or self._leaving:
+                    stream.close()
+                    continue
+                config = self._config
+                session = PeerSession(
+                    stream, self._world.clock, self, config.link_heartbeat_s, config.hello_timeout_s
+                )
+                self._accepted += 1
+                nursery.start_soon(self._serve_peer, session)
+
+    async def _serve_peer(self, session: PeerSession) -> None:
+        try:
+            await session.run()
+        except Exception:
+            # One peer's session must not take the others along, whatever is wrong with it.
+            logger.exception("%s: session failed", session.who)
+        finally:
+            self._accepted -= 1
+            session.forget()
+            self.bidding.leave(session)
+            broker_id = session.broker_id
+            if broker_id is not None and self.sessions.get(broker_id) is session:
+                del self.sessions[broker_id]
+                logger.info("peer left", extra=fields(name=session.name))
+                self._something_changed()
+
+    def welcome(self, session: PeerSession, hello: PeerHello) -> bytes:
+        config = self._config
+        if hello.protocol != PROTOCOL_VERSION:
+            raise BadVersion(
+                f"node speaks protocol {hello.protocol}; this node speaks {PROTOCOL_VERSION}"
+            )
+        if hello.cluster_id != config.cluster_id:
+            raise WrongCluster(
+                f"node {hello.node} is of cluster {hello.cluster_id!r}; "
+                f"this one is of {config.cluster_id!r}"
+            )
+        session.name = hello.node
+        if hello.broker_id != self.me.broker_id:
+            self._take_in(session, hello)
+        return encode_control(
+            PeerWelcome(
+                self.me.broker_id, self.me.name, self.clients_at,
+                [str(address) for address in self.peers_at], config.link_heartbeat_s,
+            )
+        )  # fmt: skip
+
+    def _take_in(self, session: PeerSession, hello: PeerHello) -> None:
+        self.bidding.join(session)
+        session.broker_id = hello.broker_id
+        session.clients_at = hello.clients_at
+        older = self.sessions.get(hello.broker_id)
+        if older is not None:
+            older.close()  # it dials again because that one is broken, which we have not seen yet
+        self.sessions[hello.broker_id] = session
+        facts = fields(name=hello.node, broker_id=hello.broker_id.hex(), address=session.peer)
+        logger.info("peer has dialled", extra=facts)
+        hint = Hint(
+            _addresses(hello.peers_at), "dialled", hello.cluster_id, hello.protocol,
+            hello.broker_id, hello.node,
+        )  # fmt: skip
+        self.membership.dialled_us(hint, self._world.clock.monotonic())
+        self._something_changed()
+
+    # Finding and dialling -------------------------------------------------------------------------
+
+    async def discover(self) -> None:
+        """Announce this node, and hear of others."""
+        if self._listener is None:
+            return
+        announcement = Announcement(
+            self._config.cluster_id, PROTOCOL_VERSION, self.me.broker_id, self.me.name,
+            tuple(self.peers_at),
+        )  # fmt: skip
+        await self._world.discovery.run(announcement, self._hint)
+
+    def _hint(self, hint: Hint) -> None:
+        self.membership.hint(hint, self._world.clock.monotonic())
+        self._woken.set()
+
+    async def dial(self) -> None:
+        """Keep a link to each node that there is."""
+        clock = self._world.clock
+        async with trio.open_nursery() as nursery:
+            while True:
+                if not self._leaving:
+                    for candidate in self.membership.take_due(clock.monotonic()):
+                        nursery.start_soon(self._keep_link, candidate)
+                due = self.membership.next_due()
+                # The clock has the scale of deadlines.
+                with trio.CancelScope(deadline=math.inf if due is None else due):
+                    await self._woken.wait()
+                self._woken = trio.Event()
+
+    async def _keep_link(self, candidate: Candidate) -> None:
+        clock, entropy = self._world.clock, self._world.entropy
+        try:
+            link = await self._meet(candidate)
+            if link is None:
+                return
+            since = clock.monotonic()
+            self._linked(link)
+            try:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._tell_everything, link)
+                    await link.run()
+                    nursery.cancel_scope.cancel()
+            except Exception:
+                logger.exception("%s failed", link.who)
+            finally:
+                self._unlinked(link)
+            now = clock.monotonic()
+            if link.said_goodbye:
+                self.membership.left(candidate, now)
+            else:
+                self.membership.lost(candidate, now - since, now, entropy.random())
+        finally:
+            self._woken.set()
+
+    async def _meet(self, candidate: Candidate) -> PeerLink | None:
+        """Dial all addresses at once; the first node that answers and is new is the one."""
+        chosen: list[PeerLink] = []
+        errors: list[str] = []
+        known: list[BrokerId] = []
+        met_self = False
+
+        async def try_one(address: Address) -> None:
+            nonlocal met_self
+            try:
+                link, welcome = await self._greet(address)
+            except (OSError, BusnodeError, trio.TooSlowError) as error:
+                errors.append(f"{address}: {str(error) or type(error).__name__}")
+                return
+            if chosen:
+                link.hang_up()
+                return
+            match self.membership.met(candidate, welcome.broker_id, welcome.node):
+                case Meeting.LINK:
+                    chosen.append(link)
+                    nursery.cancel_scope.cancel()
+                case Meeting.SELF:
+                    met_self = True
+                    link.hang_up()
+                case Meeting.KNOWN:
+                    known.append(welcome.broker_id)
+                    link.hang_up()
+
+        async with trio.open_nursery() as nursery:
+            for address in candidate.addresses:
+                nursery.start_soon(try_one, address)
+        now = self._world.clock.monotonic()
+        if chosen:
+            return chosen[0]
+        if known:
+            self.membership.met_known(candidate, known[0], now)
+        elif met_self and not errors:
+            self.membership.met_self(candidate)
+        else:
+            error = "; ".join(errors) or "it is this node itself"
+            logger.debug("no link", extra=fields(candidate=candidate.name, error=error))
+            self.membership.failed(candidate, error, now, self._world.entropy.random())
+        return None
+
+    async def _greet(self, address: Address) -> tuple[PeerLink, PeerWelcome]:
+        with trio.fail_after(DIAL_S):
+            stream = await self._world.network.dial(address)
+        config = self._config
+        link = PeerLink(stream, self._world.clock, self, config.link_heartbeat_s, GREET_S)
+        hello = PeerHello(
+            PROTOCOL_VERSION, config.cluster_id, self.me.broker_id, self.me.name,
+            self.clients_at, [str(address) for address in self.peers_at],
+        )  # fmt: skip
+        try:
+            with trio.fail_after(GREET_S):
+                return link, await link.greet(hello)
+        except BaseException:
+            link.hang_up()
+            raise
+
+    def _linked(self, link: PeerLink) -> None:
+        self.links_made += 1
+        self.links[link.broker_id] = link
+        if any(other.name == link.name for other in self.links.values() if other is not link) or (
+            link.name == self.me.name
+        ):
+            logger.warning(
+                "two nodes have the same name", extra=fields(name=link.name, address=link.peer)
+            )
+        self.bidding.join(link)
+        facts = fields(name=link.name, broker_id=link.broker_id.hex(), address=link.peer)
+        logger.info("linked", extra=facts)
+        self._something_changed()
+
+    async def _tell_everything(self, link: PeerLink) -> None:
+        """What our clients want and provide, no faster than the other node reads it."""
+        for message in self.interests.everything():
+            link.tell(message)
+            if not link.outgoing.has_room(0):
+                await link.outgoing.wait_idle()
+
+    def _unlinked(self, link: PeerLink) -> None:
+        self.links_lost += 1
+        del self.links[link.broker_id]
+        self.mesh.forget(link.broker_id)
+        self.bidding.leave(link)
+        self.logs.lost(link)
+        link.forget()
+        facts = fields(name=link.name, goodbye=link.said_goodbye)
+        logger.info("link lost", extra=facts)
+        self._something_changed()
+
+    # Who is there ---------------------------------------------------------------------------------
+
+    def _something_changed(self) -> None:
+        """Tell all nodes whom we are linked to, and let those look who wait for it."""
+        assert all(link.welcome is not None for link in self.links.values())
+        rows = [
+            (link.broker_id, link.name, link.welcome.peers_at)
+            for link in self.links.values()
+            if link.welcome is not None
+        ]
+        seen = MembersSeen(rows)
+        for link in self.links.values():
+            link.tell(seen)
+        for session in self.sessions.values():
+            session.tell(seen)
+        self._woken.set()
+        self.changed.set()
+        self.changed = trio.Event()
+
+    def members(self) -> list[Member]:
+        """Nodes to which there is a link."""
+        return [Member(link.broker_id, link.name) for link in self.links.values()]
+
+    def missing_links(self) -> list[MissingLink]:
+        return self.mesh.missing(self.members())
+
+    def addresses(self, *, others_only: bool = False) -> list[str]:
+        """Where clients can go: this node, unless only others are asked for, and all others."""
+        found = [] if others_only else list(self.clients_at)
+        for link in self.links.values():
+            if link.welcome is not None:
+                found += link.welcome.clients_at
+        for broker_id, session in self.sessions.items():
+            if broker_id not in self.links:
+                found += session.clients_at
+        return list(dict.fromkeys(found))
+
+    # Housekeeping ---------------------------------------------------------------------------------
+
+    async def sweep(self) -> None:
+        """Forget, now and then, logs that nobody here wants any more."""
+        while True:
+            await self._world.clock.sleep(SWEEP_S)
+            for step, log_id in enumerate(self.logs, start=1):
+                if not self._patterns.match(log_id.topic):
+                    self.logs.forget(log_id)
+                if step % STEPS_BEFORE_YIELD == 0:
+                    await trio.lowlevel.checkpoint()
+
+    async def leave(self) -> None:
+        """Say goodbye to all, and take in nobody any more."""
+        self._leaving = True
+        if self._listener is not None:
+            self._listener.close()
+        for link in list(self.links.values()):
+            link.leave("this node is leaving")
+        for session in list(self.sessions.values()):
+            session.leave("this node is leaving")
+        with trio.move_on_after(LEAVE_S):
+            for conversation in (*self.links.values(), *self.sessions.values()):
+                await conversation.outgoing.wait_idle()
+
+
+def _addresses(texts: list[str]) -> tuple[Address, ...]:
+    """Those that make sense of the addresses that a node has told."""
+    found: list[Address] = []
+    for text in texts:
+        with suppress(ValueError):
+            found.append(parse_address(text, PEER_PORT))
+    return tuple(found)

@@ -1,0 +1,203 @@
+"""A subscription's places in logs that its home does not hold: what it is handed, and fetched."""
+
+from collections.abc import Iterator
+from typing import Final, Protocol
+
+import trio
+
+from busnode.node.durable_positions import Position
+from busnode.node.subscription import Handed, Subscription
+from busnode.replication.remote_cursor import PIECE_BYTES, RemoteCursor
+from busnode.wire.ids import LogId, MsgNo
+
+Start = str | int | None
+
+FETCHES_MAX: Final = 4
+"""Logs from which one subscription fetches at once."""
+
+
+class Fetcher(Protocol):
+    """Who can ask other nodes."""
+
+    def fetch(
+        self,
+        reading: "RemoteReading",
+        log_id: LogId,
+        after_no: int,
+        since_us: int | None,
+        length: int,
+    ) -> bool:
+        """Ask somebody who holds the log; False when nobody does now. The answer is one call of
+        `placed`, `ended` or `lacked`, with `fetched` for all that came before, or one of `lost`."""
+        ...
+
+
+class RemoteReading:
+    """Reads other nodes' logs for one subscription. Its home feeds it and fetches for it."""
+
+    def __init__(
+        self,
+        subscription: Subscription,
+        fetcher: Fetcher,
+        start: Start,
+        given: Position,
+        now_us: int,
+    ) -> None:
+        self.subscription = subscription
+        self.cursors: dict[LogId, RemoteCursor] = {}
+        self.taken_up = False
+        """Until then its logs have no places yet, and what comes of them waits at their holders."""
+        self.closed = False
+        self._fetcher = fetcher
+        self._fetches = 0
+        self._starved: dict[LogId, None] = {}
+        """Logs from which nothing was fetched because there was no room."""
+        self._start = start
+        self._given = given
+        self._began_us = now_us
+        self._placed = trio.Event()
+        subscription.refill = self.refill
+
+    @property
+    def behind(self) -> int:
+        return sum(cursor.behind for cursor in self.cursors.values())
+
+    # Places ---------------------------------------------------------------------------------------
+
+    def take_up(self, log_id: LogId, first_no: int, end_no: int) -> None:
+        """Begin with a log that was there when the subscription began."""
+        match self._start:
+            case "latest":
+                cursor = RemoteCursor(end_no, end_no)
+            case _:
+                cursor = self._late(log_id, first_no, end_no)
+        self.cursors[log_id] = cursor
+
+    def _late(self, log_id: LogId, first_no: int, end_no: int) -> RemoteCursor:
+        """A log that came up later: what it has since the subscription began is new."""
+        match self._start:
+            case int():
+                return RemoteCursor(0, end_no, self._start)
+            case "earliest":
+                return RemoteCursor(first_no - 1, end_no)
+            case "latest":
+                return RemoteCursor(0, end_no, self._began_us)
+            case _:
+                return RemoteCursor(self._given.get(log_id, 0), end_no)
+
+    async def begin(self) -> None:
+        """All logs that were there have been taken up; wait until it has a place in each."""
+        self.taken_up = True
+        for log_id, cursor in list(self.cursors.items()):
+            self._fetch(log_id, cursor)
+        while not all(cursor.is_placed for cursor in self.cursors.values()):
+            self._placed = trio.Event()
+            await self._placed.wait()
+
+    def position(self) -> Iterator[tuple[LogId, MsgNo]]:
+        """Where it stands in each log, as far as that is known."""
+        for log_id, cursor in self.cursors.items():
+            if cursor.is_placed:
+                yield log_id, MsgNo(cursor.next_no - 1)
+
+    # What comes -----------------------------------------------------------------------------------
+
+    def reaches(self, log_id: LogId, first_no: int, end_no: int) -> None:
+        """Somebody holds a log as far as this."""
+        if not self.taken_up:
+            return
+        cursor = self.cursors.get(log_id)
+        if cursor is None:
+            cursor = self.cursors[log_id] = self._late(log_id, first_no, end_no)
+        cursor.reaches(end_no)
+        self._fetch(log_id, cursor)
+
+    def arrived(self, handed: Handed) -> None:
+        """Records came by themselves, as they were committed."""
+        log_id, first_no, last_no, _, _ = handed
+        if not self.taken_up:
+            return
+        cursor = self.cursors.get(log_id)
+        if cursor is None:
+            if first_no == 1:  # the log has just begun
+                cursor = RemoteCursor(self._given.get(log_id, 0), last_no)
+            else:
+                cursor = self._late(log_id, 1, last_no)
+            self.cursors[log_id] = cursor
+        if cursor.arrived(first_no, last_no, self.subscription.has_space()):
+            self.subscription.hand_over(handed)
+        elif cursor.wants():
+            self._fetch(log_id, cursor)
+
+    def placed(self, log_id: LogId, after_no: int) -> None:
+        """The place in a log was found."""
+        cursor = self._answered(log_id)
+        if not cursor.is_placed:
+            cursor.placed(after_no)
+            self._placed.set()
+            if self.subscription.opened:
+                self.subscription.place(log_id, after_no)
+        self._fetch(log_id, cursor)
+
+    def fetched(self, handed: Handed) -> None:
+        """Some of what was asked for has come."""
+        if self.cursors[handed.log_id].fetched(handed.first_no, handed.last_no):
+            self.subscription.hand_over(handed)
+
+    def ended(self, log_id: LogId, end_no: int | None) -> None:
+        """All has come that was asked for. With a number: the holder has no more than that."""
+        cursor = self._answered(log_id)
+        if end_no is not None:
+            cursor.ends(end_no)
+        self._fetch(log_id, cursor)
+
+    def lacked(self, log_id: LogId, first_no: int, last_no: int, reason: str) -> None:
+        """The holder cannot serve a range."""
+        cursor = self._answered(log_id)
+        if last_no:
+            self.subscription.report(log_id, first_no, last_no, reason)
+            cursor.skipped(last_no)
+        self._fetch(log_id, cursor)
+
+    def lost(self, log_id: LogId) -> None:
+        """The holder is gone before it has answered: somebody else may have the log."""
+        self._fetch(log_id, self._answered(log_id))
+
+    def _answered(self, log_id: LogId) -> RemoteCursor:
+        cursor = self.cursors[log_id]
+        cursor.fetching = False
+        self._fetches -= 1
+        self.subscription.reserve(-PIECE_BYTES)
+        if self._starved and self.subscription.has_room():
+            self.refill()
+        return cursor
+
+    # What is asked for ----------------------------------------------------------------------------
+
+    def refill(self) -> None:
+        """There is room again."""
+        starved, self._starved = self._starved, {}
+        for log_id in starved:
+            self._fetch(log_id, self.cursors[log_id])
+
+    def close(self) -> None:
+        """The subscription has ended: nothing is taken or asked for any more."""
+        self.closed = True
+        self.taken_up = False
+        self.subscription.reserve(-PIECE_BYTES * self._fetches)
+
+    def _fetch(self, log_id: LogId, cursor: RemoteCursor) -> None:
+        if not cursor.wants():
+            return
+        length = 0
+        if cursor.is_placed:
+            if self._fetches >= FETCHES_MAX or not self.subscription.has_room():
+                self._starved[log_id] = None
+                return
+            length = PIECE_BYTES
+        cursor.fetching = self._fetcher.fetch(
+            self, log_id, cursor.next_no - 1, cursor.since_us, length
+        )
+        if cursor.fetching:
+            self._fetches += 1
+            self.subscription.reserve(PIECE_BYTES)
