@@ -209,6 +209,7 @@ class Subscription:
 
     def open(self) -> None:
         self.opened = True
+        self.refill()
         self._wake()
 
     def _wake(self) -> None:
