@@ -278,8 +278,8 @@ class Requests:
         return actions + self._go_on(each, now)
 
     def _providers_of(self, each: _Request) -> list[Provider]:
-        """Our own clients first, the eager ones taking turns at being the very first; then other
-        nodes, each once, although several of its patterns may match."""
+        """Our own clients first, then other nodes, each once although several of its patterns may
+        match. Those who are not asked take turns at being the first."""
         own: list[Provider] = []
         eager: list[Provider] = []
         peers: dict[Hashable, Provider] = {}
@@ -289,8 +289,11 @@ class Requests:
             elif not each.for_peer and (provider.eager or provider.client not in peers):
                 peers[provider.client] = provider
         self._turn += 1
-        turn = self._turn % len(eager) if eager else 0
-        return [*eager[turn:], *eager[:turn], *own, *peers.values()]
+        return [*self._in_turn(eager), *own, *self._in_turn(list(peers.values()))]
+
+    def _in_turn(self, providers: list[Provider]) -> list[Provider]:
+        turn = self._turn % len(providers) if providers else 0
+        return [*providers[turn:], *providers[:turn]]
 
     def _number_ask(self, each: _Request, provider: Provider) -> int:
         ask = self._next_ask

@@ -72,14 +72,18 @@ class SimNetwork:
         for one, other in list(self._cuts):
             self.heal(one, other)
 
+    def reset_connections(self, name: str) -> None:
+        """Something between resets all connections of a host; it lives on."""
+        for stream in [each for each in self._streams if each.host == name and not each.closed]:
+            stream.drop(Ending.RESET)
+
     def reset(self, name: str) -> None:
         """A process has died: its listeners are gone, and its connections are reset.
 
         For a machine without power, which resets nothing, `partition` it first: word of the reset
         gets through when it is back.
         """
-        for stream in [each for each in self._streams if each.host == name and not each.closed]:
-            stream.drop(Ending.RESET)
+        self.reset_connections(name)
         host = self.find(name)
         if host is not None:
             host.close_listeners()
