@@ -88,7 +88,9 @@ class Flow:
         publisher: Player,
         consumers: list[Player],
         receivers: int,
+        topic: str = TOPIC,
     ) -> None:
+        self._topic = topic
         self._bench = bench
         self._stage = stage
         self._publisher = publisher
@@ -96,14 +98,14 @@ class Flow:
         self._receivers = receivers
 
     def report(self, name: str, sent_by: str, taken_by: str, messages: int) -> Report:
-        self._run(sent_by, taken_by, max(100, round(messages * WARM_UP)))
+        self.run(sent_by, taken_by, max(100, round(messages * WARM_UP)))
         effort = Effort(self._stage)
         received: list[float] = []
         published: list[float] = []
         dropped: list[float] = []
         for number in range(self._bench.rounds):
             self._bench.progress(f"{name.replace('_', ' ')}, round {number + 1}")
-            sent_s, received_s, came, lost = self._run(sent_by, taken_by, messages)
+            sent_s, received_s, came, lost = self.run(sent_by, taken_by, messages)
             received.append(came / received_s)
             published.append(messages / sent_s)
             dropped.append(lost / (messages * self._receivers))
@@ -116,10 +118,16 @@ class Flow:
             "processor_us_per_published_message": effort.report(),
         }
 
-    def _run(self, sent_by: str, taken_by: str, messages: int) -> tuple[float, float, int, int]:
+    def run(
+        self, sent_by: str, taken_by: str, messages: int, *, persistent: bool = False
+    ) -> tuple[float, float, int, int]:
+        """One round: seconds until all was sent and until all was received, and how many messages
+        were received and dropped."""
         for consumer in self._consumers:
             consumer.ask(way=taken_by, messages=messages)
-        sent = self._publisher.ask(way=sent_by, topic=TOPIC, messages=messages, persistent=False)
+        sent = self._publisher.ask(
+            way=sent_by, topic=self._topic, messages=messages, persistent=persistent
+        )
         answers = [consumer.hear() for consumer in self._consumers]
         came = sum(answer["received"] for answer in answers)
         lost = sum(answer["dropped"] for answer in answers)
@@ -284,8 +292,8 @@ def fill(bench: Bench, stage: Stage, messages: int) -> None:
 def bench_request(bench: Bench) -> Report:
     """Round trips through the node to a provider, in turns with a bare echo between two processes.
 
-    A request takes three of the ways that an echo takes one of: the provider is asked whether it
-    will, then to do it, and the answer goes back.
+    A request takes two of the ways that an echo takes one of: to the node, and on to the provider,
+    which answers everything and need not be asked whether it will.
     """
     report = bench.report("request", PAYLOAD_BYTES)
     times = bench.messages(ROUND_TRIPS)

@@ -333,6 +333,20 @@ async def requester(world: World, role: Order) -> None:
             _say(await _time_each(world, once, order["messages"]))
 
 
+async def watcher(world: World, role: Order) -> None:
+    """Is ready when its node is linked with another one, both ways."""
+    async with connect(role["url"], name="bench watcher") as bus:
+        while True:
+            status = json.loads((await bus.request("/$sys/status")).payload)
+            if any(
+                peer["link"] == "up" and peer["dials_us"] for peer in status["cluster"]["peers"]
+            ):
+                break
+            await world.clock.sleep(0.01)
+        async for _ in _orders():
+            pass
+
+
 async def _time_each(world: World, once: Callable[[], Awaitable[None]], times: int) -> Answer:
     now = world.clock.monotonic
     took_us: list[float] = []
@@ -353,4 +367,5 @@ ROLES: Final[dict[str, Callable[[World, Order], Awaitable[None]]]] = {
     "pinger": pinger,
     "provider": provider,
     "requester": requester,
+    "watcher": watcher,
 }

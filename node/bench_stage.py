@@ -99,11 +99,11 @@ class Player:
         self._child.end()
 
 
-def node_command(data: str) -> list[str]:
+def node_command(data: str, **more: str) -> list[str]:
     settings = {
         "--cluster-id": "bench", "--data": data, "--port": "0", "--http-port": "off",
-        "--peer-port": "off",
-        "--heartbeat": HEARTBEAT, "--log-level": "error",
+        "--peer-port": "off", "--heartbeat": HEARTBEAT, "--log-level": "error",
+        **{f"--{name.replace('_', '-')}": value for name, value in more.items()},
     }  # fmt: skip
     words = [word for setting in settings.items() for word in setting]
     return [sys.executable, "-c", COMMAND, "start", *words, "--json"]
@@ -112,18 +112,24 @@ def node_command(data: str) -> list[str]:
 class Stage:
     """A node and its players; leaving the block ends them all."""
 
-    def __init__(self, directory: str) -> None:
+    def __init__(self, directory: str, **settings: str) -> None:
+        """`settings` are flags of the node beyond the usual."""
+        self._directory = directory
         self._stack = ExitStack()
         self._players: list[Player] = []
-        child = self._stack.enter_context(Child(node_command(f"{directory}/node")))
+        self.node = self.add_node("node", **settings)
+        self.address: str = self.node.ready["client"]
+        self.url = f"bus://{self.address}"
+
+    def add_node(self, name: str, **settings: str) -> Player:
+        command = node_command(f"{self._directory}/{name}", **settings)
         try:
-            self.node = Player(child, "node")
+            player = Player(self._stack.enter_context(Child(command)), name)
         except BaseException:
             self._stack.close()
             raise
-        self._players.append(self.node)
-        self.address: str = self.node.ready["client"]
-        self.url = f"bus://{self.address}"
+        self._players.append(player)
+        return player
 
     def __enter__(self) -> "Stage":
         return self

@@ -29,6 +29,7 @@ WORKLOADS: Final = {
     "durable": "busnode.node.bench_bus:bench_durable",
     "replay": "busnode.node.bench_bus:bench_replay",
     "request": "busnode.node.bench_bus:bench_request",
+    "cluster": "busnode.node.bench_cluster:bench_cluster",
     "memory": "busnode.node.bench_footprint:bench_memory",
     "start": "busnode.node.bench_footprint:bench_start",
 }
@@ -79,6 +80,7 @@ def bench(
     durable   persistent messages, acked after they were synced to disk
     replay    a log of 1 GiB read from its beginning
     request   round trips to a provider
+    cluster   the same across two nodes, in turns with one of them alone
     memory    of a node, idle and with a reader that has stopped 1 GiB behind
     start     of a node until it is ready
 

@@ -38,6 +38,14 @@ SHAPES: dict[str, set[str]] = {
         "raw_of_bare_sendfile",
     },
     "request": {"request.p50_us", "request.p99_us", "bare_echo.p50_us", "p50_of_bare_echo"},
+    "cluster": {
+        "live_send.one_node_received_per_s",
+        "live_send.two_nodes_received_per_s",
+        "live_send.two_of_one",
+        "durable_send_many.two_of_one",
+        "request.two_nodes_p50_us",
+        "request.two_of_one",
+    },
     "memory": {"idle_mb", "reader_behind_mb", "reader_behind_above_idle_mb"},
     "start": {"ready_ms", "bare_python_ms"},
 }
