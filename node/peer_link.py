@@ -96,6 +96,8 @@ class PeerLink(Conversation):
         self.said_goodbye = False
         self.logs: dict[LogId, tuple[int, int]] = {}
         """Logs that it holds and our clients want: first and last number."""
+        self._told: set[int] = set()
+        """Interests that it was told of, by number."""
         self.unanswered: dict[int, trio.Event] = {}
         """Interests that it was told of and has not answered, by number."""
         self.fetches: dict[FetchKey, tuple[RemoteReading, int]] = {}
@@ -153,8 +155,14 @@ class PeerLink(Conversation):
         """Send what the other node must know, while there is a session."""
         if self._session.state is not State.OPEN:
             return
-        if isinstance(message, Interest) and message.queue is None and message.members:
-            self.unanswered[message.interest] = trio.Event()
+        if isinstance(message, Interest) and message.queue is None:
+            if not message.members:
+                self._told.discard(message.interest)
+            elif message.interest in self._told:
+                return  # it is answered once
+            else:
+                self._told.add(message.interest)
+                self.unanswered[message.interest] = trio.Event()
         self.send(encode_control(message))
 
     def leave(self, reason: str) -> None:

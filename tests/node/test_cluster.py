@@ -1,6 +1,7 @@
 """Nodes that find each other, in the simulator: real nodes, real clients, virtual time."""
 
 from collections import Counter
+from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from itertools import permutations
 
@@ -218,6 +219,28 @@ def test_interest_is_told_once_counted_and_taken_back() -> None:
             await publisher.publish("/t/1", b"for nobody")
             await trio.sleep(1)
         assert cluster["a"].node.publishing.messages_forwarded == 0
+
+
+def test_a_subscription_made_while_a_link_comes_up_is_told_once_and_waits_for_nobody() -> None:
+    @on_cluster(0, "a")
+    async def _(cluster: SimulatedCluster) -> None:
+        async with cluster.client("a", name="consumer") as consumer, AsyncExitStack() as stack:
+            for number in range(50):
+                await stack.enter_async_context(consumer.subscribe(f"/t/{number}"))
+            cluster.nursery.start_soon(cluster.add, "b")
+            for number in range(50, 500):
+                await stack.enter_async_context(consumer.subscribe(f"/t/{number}"))
+            await cluster.meshed()
+            (session,) = cluster["b"].node.peers.sessions.values()
+            await cluster.until(lambda: session.interests == 500)
+            (link,) = cluster["a"].node.peers.links.values()
+            # What is told as it changes may be told again by whoever tells everything.
+            for message in cluster["a"].node.peers.interests.everything():
+                link.tell(message)
+            await cluster.until(lambda: not link.unanswered, "an answer to each")
+            began = trio.current_time()
+            await stack.enter_async_context(consumer.subscribe("/t/7"))
+            assert trio.current_time() - began < 0.5, "nobody is waited for"
 
 
 def test_messages_make_one_hop_and_no_more() -> None:
