@@ -80,6 +80,10 @@ class PeerHost(Protocol):
         """Take a node in. WrongCluster, or BadVersion."""
         ...
 
+    def members_message(self) -> MembersSeen:
+        """Whom this node is linked to."""
+        ...
+
     def members_seen(self, broker_id: BrokerId, name: str, message: MembersSeen) -> None: ...
 
 
@@ -250,6 +254,7 @@ class PeerSession(Conversation):
                 welcome = host.welcome(self, message)
                 self._session.sent(FrameType.PEER_WELCOME)
                 self.send(welcome)
+                self.tell(host.members_message())
             case Goodbye():
                 self.close()
             case Error():

@@ -57,6 +57,9 @@ INTEREST_S: Final = 1.0
 """How long a new subscription waits for other nodes to tell what they hold. What they tell later
 comes up late."""
 
+ADDRESSES_MAX: Final = 6
+"""Addresses that a node tells of itself, for clients and for peers: a greeting holds 1 KiB."""
+
 SESSIONS_MAX: Final = 1024
 """Nodes that have dialled us, and strangers that are about to be turned away."""
 
@@ -99,11 +102,11 @@ class Peers:
         self.links_lost = 0
         self.changed = trio.Event()
         """Set, and replaced, whenever a node has come or gone."""
-        self.clients_at = [str(address) for address in clients_at]
+        self.clients_at = [str(address) for address in clients_at[:ADDRESSES_MAX]]
         self.peers_at: list[Address] = []
         self._listener = listener
         if listener is not None:
-            self.peers_at = world.network.reachable_at(listener.address)
+            self.peers_at = world.network.reachable_at(listener.address)[:ADDRESSES_MAX]
         self._world = world
         self._config = config
         self._publishing = publishing
@@ -474,13 +477,7 @@ class Peers:
 
     def _something_changed(self) -> None:
         """Tell all nodes whom we are linked to, and let those look who wait for it."""
-        assert all(link.welcome is not None for link in self.links.values())
-        rows = [
-            (link.broker_id, link.name, link.welcome.peers_at)
-            for link in self.links.values()
-            if link.welcome is not None
-        ]
-        seen = MembersSeen(rows)
+        seen = self.members_message()
         for link in self.links.values():
             link.tell(seen)
         for session in self.sessions.values():
@@ -488,6 +485,16 @@ class Peers:
         self._woken.set()
         self.changed.set()
         self.changed = trio.Event()
+
+    def members_message(self) -> MembersSeen:
+        """Whom we are linked to, and where those can be dialled."""
+        return MembersSeen(
+            [
+                (link.broker_id, link.name, link.welcome.peers_at)
+                for link in self.links.values()
+                if link.welcome is not None
+            ]
+        )
 
     def members(self) -> list[Member]:
         """Nodes to which there is a link."""
