@@ -465,6 +465,12 @@ def test_one_member_in_the_whole_cluster_gets_each_message(seed: int, persistent
 # Requests -----------------------------------------------------------------------------------------
 
 
+async def provided(cluster: SimulatedCluster, at: str, providers: int) -> None:
+    """Wait until a node knows of so many providers, its own clients' and other nodes'."""
+    requests = cluster[at].node.bidding.requests
+    await cluster.until(lambda: requests.providers == providers, "news of a provider")
+
+
 @pytest.mark.parametrize("accepts", [None, lambda _: True])
 def test_a_request_is_answered_at_another_node(accepts: Accepts) -> None:
     @on_cluster(0, "a", "b", "c")
@@ -474,6 +480,7 @@ def test_a_request_is_answered_at_another_node(accepts: Accepts) -> None:
             cluster.client("b", name="provider") as provider,
             provider.provide("/dtc/+", lambda request: b"b " + request.payload, accepts=accepts),
         ):
+            await provided(cluster, "a", 1)
             reply = await asker.request("/dtc/read", b"42", timeout=2)
             assert reply.payload == b"b 42"
             with pytest.raises(busnode.NoProvider):
@@ -492,6 +499,7 @@ def test_many_replies_come_from_all_nodes_and_end() -> None:
             at_b.provide("/t", lambda _: b"b2"),
             at_c.provide("/t", lambda _: b"no", accepts=lambda _: False),
         ):
+            await provided(cluster, "a", 3)
             began = trio.current_time()
             replies = [reply.payload async for reply in at_a.request_many("/t", timeout=30)]
             assert sorted(replies) == [b"a", b"b", b"b2"]
@@ -526,6 +534,7 @@ def test_when_a_providers_node_dies_another_one_answers(
             async def ask() -> None:
                 answers.append((await asker.request("/t", timeout=60)).payload)
 
+            await provided(cluster, "a", 2)
             for _ in range(20):
                 nursery.start_soon(ask)
             await cluster.until(lambda: len(answers) + hanging == 20)
@@ -555,6 +564,7 @@ def test_a_request_whose_only_provider_dies_with_its_node_fails_fast() -> None:
             cluster.client("b", name="provider") as provider,
             provider.provide("/t", late),
         ):
+            await provided(cluster, "a", 1)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(ask, asker)
                 await working.wait()
