@@ -124,6 +124,7 @@ class Bidding:
 
     def ask_of_peer(self, party: Party, message: Ask) -> None:
         """Another node asks on behalf of one of its clients."""
+        actions: list[Action]
         try:
             actions = self.requests.ask(
                 party, message.request, check_topic(message.topic),
@@ -135,6 +136,7 @@ class Bidding:
         self._do(actions)
 
     def request_of_peer(self, party: Party, message: Request) -> None:
+        actions: list[Action]
         try:
             actions = self.requests.request_of_peer(
                 party, message.request, check_topic(message.topic),

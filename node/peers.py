@@ -387,7 +387,10 @@ class Peers:
             nonlocal met_self
             try:
                 link, welcome = await self._greet(address)
-            except (OSError, BusnodeError, trio.TooSlowError) as error:
+            except trio.TooSlowError:
+                errors.append(f"{address}: no answer in time")
+                return
+            except (OSError, BusnodeError) as error:
                 errors.append(f"{address}: {str(error) or type(error).__name__}")
                 return
             if chosen:
