@@ -10,7 +10,7 @@ from busnode.node.bench_bus import (
     Flow,
 )
 from busnode.node.bench_segments import PAYLOAD_BYTES
-from busnode.node.bench_stage import Bench, Effort, Report, Stage, middle
+from busnode.node.bench_stage import Bench, Effort, Player, Report, Stage, middle
 
 NEAR: Final = "/bench/near"
 FAR: Final = "/bench/far"
@@ -78,7 +78,7 @@ def _compare(
 
 def _compare_requests(bench: Bench, stage: Stage, far_url: str) -> Report:
     times = bench.messages(ROUND_TRIPS)
-    requesters = []
+    requesters: list[Player] = []
     for topic, url in ((NEAR, stage.url), (FAR, far_url)):
         stage.player("provider", topic=topic, url=url)
         requesters.append(stage.player("requester", topic=topic))

@@ -19,6 +19,9 @@ from busnode.world.world import World
 PATIENCE_S: Final = 60.0
 """Of virtual time: what takes longer will never be."""
 
+TEST_S: Final = 1000.0
+"""Of virtual time, for a whole test: so that one that hangs fails."""
+
 PEER_PORT: Final = 4251
 
 
@@ -198,7 +201,8 @@ def on_cluster(
                 for name in names:
                     await cluster.add(name, **settings)
                 await cluster.meshed()
-                await main(cluster)
+                with trio.fail_after(TEST_S):
+                    await main(cluster)
                 cluster.nursery.cancel_scope.cancel()
 
         print(f"seed {seed}")
