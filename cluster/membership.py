@@ -168,8 +168,9 @@ class Membership:
         self.candidates = [
             each
             for each in self.candidates
-            if each is candidate or each.broker_id != broker_id or each.is_seed
+            if each is not candidate and (each.broker_id != broker_id or each.is_seed)
         ]
+        self.candidates.append(candidate)  # where it was, or where it is missed by now
         return Meeting.LINK
 
     def met_self(self, candidate: Candidate) -> None:
@@ -245,4 +246,5 @@ class Membership:
         return True
 
     def _forget(self, candidate: Candidate) -> None:
-        self.candidates.remove(candidate)
+        if candidate in self.candidates:  # another one may have led to the same node meanwhile
+            self.candidates.remove(candidate)
