@@ -277,6 +277,7 @@ class Peers:
             if broker_id is not None and self.sessions.get(broker_id) is session:
                 del self.sessions[broker_id]
                 logger.info("peer left", extra=fields(name=session.name))
+                self._forget_report(broker_id)
                 self._something_changed()
 
     def welcome(self, session: PeerSession, hello: PeerHello) -> bytes:
@@ -384,7 +385,8 @@ class Peers:
             try:
                 link, welcome = await self._greet(address)
             except (OSError, BusnodeError, trio.TooSlowError) as error:
-                errors.append(f"{address}: {str(error) or type(error).__name__}")
+                # A deadline that has passed has no text of its own.
+                errors.append(f"{address}: {str(error) or 'no answer in time'}")
                 return
             if chosen:
                 link.hang_up()
@@ -456,13 +458,18 @@ class Peers:
     def _unlinked(self, link: PeerLink) -> None:
         self.links_lost += 1
         del self.links[link.broker_id]
-        self.mesh.forget(link.broker_id)
+        self._forget_report(link.broker_id)
         self.bidding.leave(link)
         self.logs.lost(link)
         link.forget()
         facts = fields(name=link.name, goodbye=link.said_goodbye)
         logger.info("link lost", extra=facts)
         self._something_changed()
+
+    def _forget_report(self, broker_id: BrokerId) -> None:
+        """What a node has reported is worth nothing when nobody hears from it any more."""
+        if broker_id not in self.links and broker_id not in self.sessions:
+            self.mesh.forget(broker_id)
 
     # Who is there ---------------------------------------------------------------------------------
 
