@@ -37,6 +37,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "request": ("busnode.node.cli_request:request", "Ask a service and print its reply."),
     "reply": ("busnode.node.cli_request:reply", "Answer requests, by echo or a command."),
     "status": ("busnode.node.cli_status:status", "Show how a node is doing."),
+    "nodes": ("busnode.node.cli_nodes:nodes", "List the nodes of the cluster and their links."),
     "topics": ("busnode.node.cli_status:topics", "List the topics that a node has."),
     "top": ("busnode.node.cli_top:top", "Watch a node at work."),
     "cursor": ("busnode.node.cli_cursor:cursor", "Look at and move the cursors in a file."),
