@@ -32,6 +32,7 @@ PROGRAM: Final = "busnode"
 
 COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "start": ("busnode.node.cli_start:start", "Run a node."),
+    "dev": ("busnode.node.cli_dev:dev", "Run a cluster on this machine, to try things out."),
     "pub": ("busnode.node.cli_pub:pub", "Publish messages."),
     "sub": ("busnode.node.cli_sub:sub", "Print messages as they come."),
     "request": ("busnode.node.cli_request:request", "Ask a service and print its reply."),
