@@ -288,7 +288,8 @@ class PeerSession(Conversation):
         for logs in self._host.router.look_through(pattern):
             steps += 1 + len(logs)
             for log in logs:
-                rows.append((*log.log_id, log.first_no, log.committed_no))
+                broker_id, topic = log.log_id
+                rows.append((broker_id, topic, log.first_no, log.committed_no))
                 if log.log_id not in self.feed.cursors:
                     self.feed.read(log, log.committed_no)
             if len(rows) >= ROWS_A_FRAME:

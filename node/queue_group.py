@@ -4,7 +4,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from busnode.node.logs import fields
 from busnode.node.subscription import PIECE_BYTES, Handed, LogCursor, Subscription
@@ -26,9 +26,8 @@ class QueueGroup:
     the log. What another node has chosen us for goes to a client here, and never on.
     """
 
-    is_peer: Final = False
-
     def __init__(self, name: str, pattern: Pattern, entropy: Entropy) -> None:
+        self.is_peer = False
         self.name = name
         self.pattern = pattern
         self.members: list[Subscription] = []
