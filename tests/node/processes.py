@@ -84,7 +84,7 @@ class Process:
             readable, _, _ = select.select([out], [], [], max(0.0, give_up_at - monotonic()))
             assert readable, "it says nothing"
             data = os.read(out, 65536)
-            assert data, f"it ended: {self.process.communicate()[1]}"
+            assert data, f"it ended: {self.process.communicate()[1]!r}"
             self._unread += data
         line, _, self._unread = self._unread.partition(b"\n")
         told: dict[str, Any] = json.loads(line)
