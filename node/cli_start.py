@@ -104,7 +104,10 @@ async def _run(config: NodeConfig, as_json: bool) -> int:
     from busnode.node.surroundings import surroundings
     from busnode.world.real_process import absolute, host_name
 
-    config, world = surroundings(config)
+    try:
+        config, world = surroundings(config)
+    except BadSetting as error:
+        raise WrongUsage(error.text) from None
     name = safe_name(host_name())
     if config.storage != "memory":
         data = absolute(config.data or f"busnode-data/{config.name or name}")
