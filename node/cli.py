@@ -32,16 +32,19 @@ PROGRAM: Final = "busnode"
 
 COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "start": ("busnode.node.cli_start:start", "Run a node."),
+    "dev": ("busnode.node.cli_dev:dev", "Run a cluster on this machine, to try things out."),
     "pub": ("busnode.node.cli_pub:pub", "Publish messages."),
     "sub": ("busnode.node.cli_sub:sub", "Print messages as they come."),
     "request": ("busnode.node.cli_request:request", "Ask a service and print its reply."),
     "reply": ("busnode.node.cli_request:reply", "Answer requests, by echo or a command."),
     "status": ("busnode.node.cli_status:status", "Show how a node is doing."),
+    "nodes": ("busnode.node.cli_nodes:nodes", "List the nodes of the cluster and their links."),
     "topics": ("busnode.node.cli_status:topics", "List the topics that a node has."),
     "top": ("busnode.node.cli_top:top", "Watch a node at work."),
     "cursor": ("busnode.node.cli_cursor:cursor", "Look at and move the cursors in a file."),
     "bench": ("busnode.node.cli_bench:bench", "Measure how fast this machine is."),
     "log": ("busnode.node.cli_log:log", "Look into a node's logs on disk, with the node down."),
+    "doctor": ("busnode.node.cli_doctor:doctor", "Say what is wrong and what to do."),
     "explain": ("busnode.node.cli_explain:explain", "Say what an error code means."),
 }
 """Each command by its name: where it is found, and the line that `--help` shows for it."""

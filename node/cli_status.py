@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from busnode.node.cluster_view import ClusterView
 from busnode.node.connecting import Target, reaching_a_node, run
 from busnode.node.presentation import (
     Column,
@@ -49,7 +50,7 @@ async def ask(bus: "Bus", topic: str, payload: bytes, timeout_s: float) -> dict[
 @_as_json
 @reaching_a_node
 def status(*, as_json: bool, to: Target) -> None:
-    """Show how a node is doing: its clients and why each is idle, and its logs."""
+    """Show how a node is doing: the cluster, its clients and why each is idle, and its logs."""
     run(partial(_status, to, as_json))
 
 
@@ -61,20 +62,25 @@ async def _status(to: Target, as_json: bool) -> int:
     if as_json:
         click.echo(json.dumps(found, ensure_ascii=False, indent=2).encode())
         return 0
-    show_node(found)
+    view = ClusterView(found)
+    show_node(found, view)
     click.echo()
+    if view.here or view.troubles():
+        view.show(itself=False)
+        click.echo()
     show_clients(found)
     click.echo()
     _show_logs(found)
     return 0
 
 
-def show_node(found: Status, on: "Console | None" = None) -> None:
+def show_node(found: Status, view: ClusterView) -> None:
     counters = found["counters"]
     messages = counters["messages_live"] + counters["messages_persistent"]
     kept = f"{messages:,} taken, {counters['messages_persistent']:,} of them persistent"
     facts = {
         "state": "ready" if found["ready"] else printable(str(found["unready_reason"])),
+        "cluster": view.summary(),
         "up for": duration(found["uptime_s"]),
         **{what: str(address) for what, address in found["addresses"].items()},
         "brokerId": str(found["broker_id"]),
@@ -84,13 +90,16 @@ def show_node(found: Status, on: "Console | None" = None) -> None:
         "requests": f"{counted(found['providers'], 'provider')}, "
         f"{found['requests_under_way']:,} under way",
     }
+    trouble = view.discovery_trouble()
+    if trouble:
+        facts["discovery"] = f"{trouble}; name other nodes with --seed HOST:PORT"
     if counters["logs_poisoned"]:
         facts["poisoned"] = f"{counted(counters['logs_poisoned'], 'log')}: a write or sync failed"
     if found["flaws_count"]:
         flaws = [printable(flaw) for flaw in found["flaws"][:3]]
         facts["damage"] = f"{counted(found['flaws_count'], 'flaw')}: {'; '.join(flaws)}"
     name = f"node {printable(found['name'])} of cluster {printable(found['cluster_id'])}"
-    show_facts(name, facts, on)
+    show_facts(name, facts)
 
 
 def show_clients(found: Status, on: "Console | None" = None) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import click
 
 from busnode.node.cli_status import STATUS, Status, ask, show_clients
+from busnode.node.cluster_view import ClusterView
 from busnode.node.connecting import Target, reaching_a_node, run, stdin_chunks
 from busnode.node.presentation import (
     Column,
@@ -116,6 +117,8 @@ async def _print(to: Target, count: int | None) -> int:
             "name": found["name"],
             "uptime_s": found["uptime_s"],
             "clients": found["clients_count"],
+            "nodes": ClusterView(found).nodes_count,
+            "links_missing": found["cluster"]["missing_links_count"],
             **rate._asdict(),
             "logs": [
                 {"broker_id": broker_id, "topic": topic, "messages_in": per_s}
@@ -178,6 +181,7 @@ def _drawn(found: Status, rate: Rates, on: "Console") -> Any:
         emoji=False,
     )
     name = f"{printable(found['name'])} of cluster {printable(found['cluster_id'])}"
+    view = ClusterView(found)
     state = "ready" if found["ready"] else printable(str(found["unready_reason"]))
     Lines(paper).write(
         [
@@ -186,6 +190,7 @@ def _drawn(found: Status, rate: Rates, on: "Console") -> Any:
                 (f"  {state}", "green" if found["ready"] else "red"),
                 (f"  up {duration(found['uptime_s'])}  {size(found['rss_bytes'])}", "dim"),
             ],
+            [(view.summary(), "" if view.is_whole else "red")],
             [
                 ("in   ", "dim"),
                 (f"{rate.messages_in:>11,.0f} msgs/s", "bold"),

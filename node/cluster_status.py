@@ -59,6 +59,7 @@ def _peers(peers: Peers, now: float) -> list[Status]:
         row = rows.setdefault(broker_id, _unlinked(broker_id, session.name))
         row |= {
             "dials_us": True,
+            "clients_at": session.clients_at,
             "interests": session.interests,
             "sent_bytes": session.outgoing.sent_bytes,
             "dropped": session.dropped,

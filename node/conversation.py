@@ -194,6 +194,8 @@ class Conversation(ABC):
             logger.info("%s at %s did not greet in time", self.who, self.peer)
             self._complain(TimedOut(f"no greeting within {self._hello_timeout_s} s"))
             self._scope.cancel()
+        # Nobody was asked until now, so nobody has missed more than one heartbeat.
+        self._heard_at = max(self._heard_at, self._clock.monotonic() - self._heartbeat_s)
         while True:
             if self._is_holding():
                 self._heard_at = self._clock.monotonic()  # it is we who do not listen

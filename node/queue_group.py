@@ -26,9 +26,8 @@ class QueueGroup:
     the log. What another node has chosen us for goes to a client here, and never on.
     """
 
-    is_peer = False
-
     def __init__(self, name: str, pattern: Pattern, entropy: Entropy) -> None:
+        self.is_peer = False
         self.name = name
         self.pattern = pattern
         self.members: list[Subscription] = []

@@ -62,6 +62,7 @@ def status(node: "RunningNode", rows_max: int = ROWS_MAX) -> Status:
         "broker_id": node.broker_id.hex(),
         "version": __version__,
         "uptime_s": round(node.world.clock.monotonic() - node.started_at, 3),
+        "utc_us": node.world.clock.utc_us(),
         "addresses": node.listeners.addresses(),
         "ready": reason is None,
         "unready_reason": reason,
@@ -72,6 +73,7 @@ def status(node: "RunningNode", rows_max: int = ROWS_MAX) -> Status:
             "messages_persistent": publishing.messages_persistent,
             "repeats": publishing.repeats,
             "commits": node.committer.commits,
+            "received_bytes": _received_bytes(node),
             "logs_poisoned": len(node.committer.poisoned),
             "messages_forwarded": publishing.messages_forwarded,
             "messages_from_peers": publishing.messages_from_peers,
@@ -89,6 +91,12 @@ def status(node: "RunningNode", rows_max: int = ROWS_MAX) -> Status:
         "flaws_count": len(flaws),
         "flaws": [str(flaw) for flaw in flaws[:rows_max]],
     }
+
+
+def _received_bytes(node: "RunningNode") -> int:
+    """From clients, those that have left too."""
+    here = sum(session.received_bytes for session in node.sessions.values())
+    return node.departed.received_bytes + here
 
 
 def _size_bytes(log: "Log") -> int:

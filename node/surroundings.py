@@ -23,10 +23,13 @@ def surroundings(config: NodeConfig) -> tuple[NodeConfig, World]:
         check_listen(config)
     if config.peer_port is None:
         return config, real_world()
-    interfaces = None if config.listen in EVERYWHERE else [_numeric(config.listen)]
+    interfaces = multicast_interfaces(config.listen)
     return config, real_world(real_discovery(config.seeds, interfaces, mdns=config.mdns))
 
 
-def _numeric(host: str) -> str:
-    """Multicast is sent from an address, and localhost is none."""
-    return "127.0.0.1" if is_loopback(host) and host != "::1" else host
+def multicast_interfaces(listen: str) -> list[str] | None:
+    """The addresses from which a node that listens there sends multicast; None is all of them."""
+    if listen in EVERYWHERE:
+        return None
+    # Multicast is sent from an address, and localhost is none.
+    return ["127.0.0.1"] if is_loopback(listen) and listen != "::1" else [listen]

@@ -3,11 +3,16 @@
 import ctypes
 import os
 import resource
+import signal
 from collections.abc import Mapping
+from typing import NamedTuple
 
 M_TRIM_THRESHOLD = -1
 M_MMAP_THRESHOLD = -3
 """Names and numbers of malloc.h."""
+
+PR_SET_PDEATHSIG = 1
+"""Of prctl.h."""
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -73,3 +78,40 @@ def raise_file_limit() -> int:
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     return hard
+
+
+def die_with(parent_pid: int) -> None:
+    """Be killed when the parent is gone: at once if it is gone already."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent_pid:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class FileLimits(NamedTuple):
+    """How many files may be open."""
+
+    allowed: int
+    """In one process that raises its limit as far as it may."""
+    open_everywhere: int
+    """On this machine, now."""
+    allowed_everywhere: int
+
+
+def file_limits() -> FileLimits:
+    with open("/proc/sys/fs/file-nr", "rb") as file:
+        opened, unused, most = (int(field) for field in file.read().split())
+    return FileLimits(resource.getrlimit(resource.RLIMIT_NOFILE)[1], opened - unused, most)
+
+
+class DiskSpace(NamedTuple):
+    free_bytes: int
+    """For those who are not root."""
+    total_bytes: int
+
+
+def disk_space(path: str) -> DiskSpace:
+    """Of the file system that a path is on, or would be. Raises `OSError`."""
+    while not os.path.exists(path) and path != os.path.dirname(path):
+        path = os.path.dirname(path)
+    found = os.statvfs(path)
+    return DiskSpace(found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize)

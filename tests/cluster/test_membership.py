@@ -1,44 +1,36 @@
-"""Whom to dial and when, told event by event."""
+"""Whom to dial: nodes that are met by two ways at once."""
 
-from busnode.cluster.membership import Candidate, Meeting, Membership
+from busnode.cluster.membership import Candidate, Meeting, Membership, State
 from busnode.wire.ids import BrokerId
-from busnode.wire.limits import PROTOCOL_VERSION
 from busnode.world.discovery import Hint
 from busnode.world.network import Address
 
-ME, OLD, NEW = (BrokerId(bytes([number]) * 16) for number in (1, 2, 3))
+ME, THERE, NEXT = (BrokerId(bytes([number]) * 16) for number in range(3))
 
 
-def heard(broker_id: BrokerId) -> Hint:
-    """A node at the one address that there is."""
-    return Hint((Address("n", 1),), "mdns", "c", PROTOCOL_VERSION, broker_id, "n")
-
-
-def dialled_twice() -> tuple[Membership, Candidate, Candidate]:
-    """A node has been started again at its old address: both that it was and that it is are
-    dialled, and the first has just led to it."""
-    membership = Membership(ME, "c")
-    membership.hint(heard(OLD), 0.0)
-    membership.hint(heard(NEW), 0.0)
+def dialling_twice(membership: Membership) -> tuple[Candidate, Candidate]:
+    """Two candidates, of which the second turns out to be kept for the same node as the first."""
+    membership.hint(Hint((Address("127.0.0.1", 1),), "dns"), 0.0)
+    membership.hint(Hint((Address("127.0.0.1", 2),), "mdns", broker_id=THERE), 0.0)
     first, second = membership.take_due(0.0)
-    assert membership.met(first, NEW, "n") is Meeting.LINK
-    return membership, first, second
-
-
-def test_a_second_dial_that_leads_to_the_same_node_changes_nothing() -> None:
-    membership, first, second = dialled_twice()
-    assert membership.met(second, NEW, "n") is Meeting.KNOWN
-    membership.met_known(second, NEW, 1.0)
+    assert membership.met(first, THERE, "n2") is Meeting.LINK
     assert membership.candidates == [first]
-    assert membership.next_due() is None
+    return first, second
 
 
-def test_a_second_dial_that_succeeds_after_the_first_link_is_lost_is_kept_and_dialled_again() -> (
-    None
-):
-    membership, first, second = dialled_twice()
-    membership.lost(first, 0.0, 1.0, 0.0)
-    assert membership.met(second, NEW, "n") is Meeting.LINK
-    assert membership.candidates == [second]
-    membership.lost(second, 0.0, 2.0, 0.0)
-    assert membership.take_due(10.0) == [second]
+def test_a_node_that_is_met_a_second_time_after_it_was_forgotten_is_known() -> None:
+    membership = Membership(ME, "x")
+    first, second = dialling_twice(membership)
+    assert membership.met(second, THERE, "n2") is Meeting.KNOWN
+    membership.met_known(second, THERE, 0.0)
+    assert membership.candidates == [first]
+
+
+def test_a_node_that_is_met_where_another_was_expected_is_dialled_again_when_it_is_lost() -> None:
+    membership = Membership(ME, "x")
+    first, second = dialling_twice(membership)
+    assert membership.met(second, NEXT, "n3") is Meeting.LINK
+    assert membership.candidates == [first, second]
+    membership.lost(second, 10.0, 20.0, 0.5)
+    assert second.state is State.WAITING
+    assert membership.take_due(30.0) == [second]

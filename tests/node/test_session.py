@@ -214,11 +214,13 @@ def test_a_silent_client_is_pinged_and_then_let_go() -> None:
     machine.run(main)
 
 
-def test_a_client_that_answers_pings_stays() -> None:
+@pytest.mark.parametrize("heartbeat_s", [15.0, 0.1])
+def test_a_client_that_answers_pings_stays(heartbeat_s: float) -> None:
+    """Also where a greeting may take longer than it takes to be let go."""
     machine = SimulatedMachine(4)
 
     async def main() -> None:
-        async with machine.bus() as bus, bus.client() as client:
+        async with machine.bus(heartbeat_s=heartbeat_s) as bus, bus.client() as client:
             end = trio.current_time() + 600
             pings = 0
             while trio.current_time() < end:

@@ -61,7 +61,7 @@ async def test_an_idle_node_tells_who_it_is(tmp_path: Path) -> None:
             "flaws": [],
         }
     assert {key: found[key] for key in expected} == expected
-    assert set(found) - set(expected) == {"uptime_s", "rss_bytes", "counters", "cluster"}
+    assert set(found) - set(expected) == {"uptime_s", "utc_us", "rss_bytes", "counters", "cluster"}
     assert found["rss_bytes"] > 10_000_000
     assert 0 <= found["uptime_s"] < 60
     assert set(found["counters"].values()) == {0}
