@@ -20,6 +20,10 @@ from busnode.world.network import Address
 CANDIDATES_MAX: Final = 256
 """Nodes remembered, up or not: a full mesh of half as many would have 16,000 links."""
 
+RUMOURS_MAX: Final = 128
+"""Of these, how many may be there on the word of strangers alone: in a flood of forged hints the
+rest of the table stays free for those who are vouched for."""
+
 ADDRESSES_MAX: Final = 8
 """Of one node: all are dialled at once."""
 
@@ -34,6 +38,10 @@ FORGET_S: Final = 600.0
 """After so long a hint that never led to anybody is forgotten; mDNS keeps the dead for longer."""
 
 SEED: Final = "seed"
+
+VOUCHED: Final = frozenset({SEED, "dns", "dialled", "peer"})
+"""Sources whose word counts: a person, the node itself on a connection, a linked node. All others,
+such as mDNS, carry what anybody in the network may say."""
 
 
 class State(enum.Enum):
@@ -59,6 +67,8 @@ class Candidate:
     addresses: tuple[Address, ...]
     source: str
     heard_at: float
+    at: Address | None = None
+    """The address that it is kept under, when the hint carried no brokerId."""
     broker_id: BrokerId | None = None
     """Whom we expect there."""
     name: str | None = None
@@ -71,6 +81,11 @@ class Candidate:
     @property
     def is_seed(self) -> bool:
         return self.source == SEED
+
+    @property
+    def is_rumour(self) -> bool:
+        """Whether there is nothing but a stranger's word for it."""
+        return self.source not in VOUCHED and not self.was_linked
 
 
 @dataclass(slots=True)
@@ -110,20 +125,18 @@ class Membership:
     def _take(self, hint: Hint, now: float) -> None:
         known = self._find(hint)
         if known is None:
-            if len(self.candidates) >= CANDIDATES_MAX and not self._make_room():
+            if not self._make_room(hint.source in VOUCHED):
                 self.counts.table_full += 1
                 return
             self.counts.taken += 1
-            known = Candidate(hint.addresses[:ADDRESSES_MAX], hint.source, now, due=now)
+            at = hint.addresses[0] if hint.broker_id is None else None
+            known = Candidate((), hint.source, now, at, due=now)
             self.candidates.append(known)
         known.broker_id = hint.broker_id or known.broker_id
         known.name = hint.name or known.name
-        # What is newest comes first, so that a forger who adds addresses cannot push out for good
-        # those that the node itself announces again.
-        together = dict.fromkeys((*hint.addresses, *known.addresses))
-        known.addresses = tuple(together)[:ADDRESSES_MAX]
-        if hint.source == SEED:
-            known.source = SEED
+        known.addresses = _together(known, hint)
+        if hint.source == SEED or (known.is_rumour and hint.source in VOUCHED):
+            known.source = hint.source
 
     def _find(self, hint: Hint) -> Candidate | None:
         if hint.broker_id is not None:
@@ -132,7 +145,7 @@ class Membership:
                     return known
             return None
         for known in self.candidates:
-            if hint.addresses[0] in known.addresses:
+            if hint.addresses[0] == known.at:
                 return known
         return None
 
@@ -158,19 +171,19 @@ class Membership:
         """Somebody has answered a dial."""
         if broker_id == self.me:
             return Meeting.SELF
-        if broker_id in self.linked:
+        if broker_id in self.linked or self._is_kept_elsewhere(candidate, broker_id):
             return Meeting.KNOWN
         candidate.broker_id, candidate.name = broker_id, name
         candidate.state, candidate.error = State.LINKED, None
         candidate.was_linked = True
         self.linked[broker_id] = candidate
-        # Others that were kept for the same node have served.
+        # Others that were kept for the same node have served; what is being dialled may yet lead
+        # to somebody else.
         self.candidates = [
             each
             for each in self.candidates
-            if each is not candidate and (each.broker_id != broker_id or each.is_seed)
+            if each.state is not State.WAITING or each.broker_id != broker_id or each.is_seed
         ]
-        self.candidates.append(candidate)  # where it was, or where it is missed by now
         return Meeting.LINK
 
     def met_self(self, candidate: Candidate) -> None:
@@ -179,13 +192,19 @@ class Membership:
         self._forget(candidate)
 
     def met_known(self, candidate: Candidate, broker_id: BrokerId, now: float) -> None:
-        """All that answers there are nodes to which there is a link: a seed waits until that link
-        is lost, anything else was another name for it."""
+        """All that answers there are nodes to which there is a link, or soon will be: a seed waits
+        until that link is lost; a node that only shares an address with such a one is dialled on
+        at its others; anything else was another name for it."""
+        own = self._own_addresses(candidate, broker_id)
         if candidate.is_seed:
             candidate.broker_id = broker_id
             candidate.state = State.WAITING
             candidate.failures = 0
             candidate.due = now + MOST_S
+        elif own:
+            candidate.addresses = own
+            candidate.state = State.WAITING
+            candidate.due = now + FIRST_S
         else:
             self._forget(candidate)
 
@@ -232,19 +251,55 @@ class Membership:
             return False
         return now - candidate.heard_at > FORGET_S
 
-    def _make_room(self) -> bool:
-        """Forget who was dialled most in vain. One that nobody has tried yet stays: so a flood of
-        forged hints cannot push out a true one before it has had its chance."""
-        tried = [
+    def _is_kept_elsewhere(self, candidate: Candidate, broker_id: BrokerId) -> bool:
+        """Whether somebody has answered in place of another node, whose address it shares, and is
+        itself dialled there: then each is linked by its own candidate."""
+        return candidate.broker_id not in (None, broker_id) and any(
+            each.broker_id == broker_id and not set(each.addresses).isdisjoint(candidate.addresses)
+            for each in self.candidates
+        )
+
+    def _own_addresses(self, candidate: Candidate, broker_id: BrokerId) -> tuple[Address, ...]:
+        """Those of a node that it does not share with another one, which has answered for it; none
+        when they share nothing that is known, for then the other has taken its place."""
+        if candidate.broker_id in (None, broker_id):
+            return ()
+        known = (each.addresses for each in self.candidates if each.broker_id == broker_id)
+        shared = {address for addresses in known for address in addresses}
+        own = tuple(address for address in candidate.addresses if address not in shared)
+        return own if len(own) < len(candidate.addresses) else ()
+
+    def _make_room(self, vouched: bool) -> bool:
+        """Whether there is room for one more, if need be in place of who was dialled most in vain.
+
+        One that nobody has tried yet makes room only for who is vouched for: so a flood of forged
+        hints cannot push out a true one before it has had its chance. For a rumour only another
+        one makes room.
+        """
+        rumours = sum(each.is_rumour for each in self.candidates)
+        if len(self.candidates) < CANDIDATES_MAX and (vouched or rumours < RUMOURS_MAX):
+            return True
+        spare = [
             each
             for each in self.candidates
-            if each.state is State.WAITING and each.failures and not each.is_seed
+            if each.state is State.WAITING
+            and not each.is_seed
+            and (each.is_rumour or each.failures if vouched else each.is_rumour and each.failures)
         ]
-        if not tried:
+        if not spare:
             return False
-        self._forget(max(tried, key=lambda each: (not each.was_linked, each.failures)))
+        self._forget(max(spare, key=lambda e: (e.is_rumour, not e.was_linked, e.failures)))
         return True
 
     def _forget(self, candidate: Candidate) -> None:
-        if candidate in self.candidates:  # another one may have led to the same node meanwhile
-            self.candidates.remove(candidate)
+        self.candidates.remove(candidate)
+
+
+def _together(known: Candidate, hint: Hint) -> tuple[Address, ...]:
+    """All addresses of a node, as far as there is room. What is newest comes first, so that a
+    forger who adds some cannot push out for good those that the node itself announces again; but
+    a rumour does not touch the first of one that is more than that, for they may have led to it."""
+    firm: tuple[Address, ...] = () if known.at is None else (known.at,)
+    if hint.source not in VOUCHED and not known.is_rumour:
+        firm = known.addresses[: ADDRESSES_MAX // 2]
+    return tuple(dict.fromkeys((*firm, *hint.addresses, *known.addresses)))[:ADDRESSES_MAX]
