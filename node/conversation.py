@@ -189,13 +189,16 @@ class Conversation(ABC):
 
     async def _watch(self) -> None:
         """Greet in time, and answer pings: a connection that does neither is let go."""
-        await self._clock.sleep(self._hello_timeout_s)
-        if self._session.state in _GREETING:
-            logger.info("%s at %s did not greet in time", self.who, self.peer)
-            self._complain(TimedOut(f"no greeting within {self._hello_timeout_s} s"))
-            self._scope.cancel()
-        # Nobody was asked until now, so nobody has missed more than one heartbeat.
-        self._heard_at = max(self._heard_at, self._clock.monotonic() - self._heartbeat_s)
+        greet_by = self._clock.monotonic() + self._hello_timeout_s
+        while self._session.state in _GREETING:
+            left_s = greet_by - self._clock.monotonic()
+            if left_s <= 0:
+                logger.info("%s at %s did not greet in time", self.who, self.peer)
+                self._complain(TimedOut(f"no greeting within {self._hello_timeout_s} s"))
+                self._scope.cancel()
+                break
+            # No longer than a heartbeat: who falls silent right after greeting is gone as well.
+            await self._clock.sleep(min(left_s, self._heartbeat_s))
         while True:
             if self._is_holding():
                 self._heard_at = self._clock.monotonic()  # it is we who do not listen

@@ -84,6 +84,10 @@ class PeerHost(Protocol):
         """Whom this node is linked to."""
         ...
 
+    def chosen(self, session: "PeerSession") -> None:
+        """The node goes on with this connection, of all that it has made to us."""
+        ...
+
     def members_seen(self, broker_id: BrokerId, name: str, message: MembersSeen) -> None: ...
 
 
@@ -246,6 +250,7 @@ class PeerSession(Conversation):
                 host.bidding.unprovide(self, message.provider)
             case MembersSeen():
                 assert self.broker_id is not None
+                host.chosen(self)
                 host.members_seen(self.broker_id, self.name, message)
             case Ping():
                 self.send(encode_trusted(Pong, message.token))

@@ -308,17 +308,25 @@ class Peers:
         self.bidding.join(session)
         session.broker_id = hello.broker_id
         session.clients_at = hello.clients_at
-        older = self.sessions.get(hello.broker_id)
-        if older is not None:
-            older.close()  # it dials again because that one is broken, which we have not seen yet
-        self.sessions[hello.broker_id] = session
-        facts = fields(name=hello.node, broker_id=hello.broker_id.hex(), address=session.peer)
-        logger.info("peer has dialled", extra=facts)
         hint = Hint(
             _addresses(hello.peers_at), "dialled", hello.cluster_id, hello.protocol,
             hello.broker_id, hello.node,
         )  # fmt: skip
         self.membership.dialled_us(hint, self._world.clock.monotonic())
+        self._woken.set()
+
+    def chosen(self, session: PeerSession) -> None:
+        """A node may dial all our addresses at once; this is the connection that it goes on with.
+        It says so by telling us of its links, as it does first of all."""
+        assert session.broker_id is not None
+        older = self.sessions.get(session.broker_id)
+        if older is session:
+            return
+        if older is not None:
+            older.close()  # it has dialled again because that one is broken, which we do not see
+        self.sessions[session.broker_id] = session
+        facts = fields(name=session.name, broker_id=session.broker_id.hex(), address=session.peer)
+        logger.info("peer has dialled", extra=facts)
         self._something_changed()
 
     # Finding and dialling -------------------------------------------------------------------------

@@ -52,6 +52,11 @@ class RealStream:
         self._socket = connection
         self._fd = connection.fileno()
 
+    @property
+    def local(self) -> Address:
+        """This end, as the other one sees it."""
+        return _address(self._socket.getsockname())
+
     def receive_into(self, view: memoryview) -> int | None:
         assert view, "no bytes would look like the end of the stream"
         try:

@@ -8,6 +8,7 @@ import pytest
 import busnode
 import busnode.blocking
 import busnode.client
+import busnode.testing
 
 
 def test_the_public_names_are_these() -> None:
@@ -31,6 +32,12 @@ def test_every_name_can_be_had() -> None:
     assert set(busnode.__all__) <= set(dir(busnode))
     with pytest.raises(AttributeError):
         _ = busnode.nonsense
+
+
+def test_those_for_tests_are_these() -> None:
+    assert sorted(busnode.testing.__all__) == ["BusCluster", "ClusterNode"]
+    for name in busnode.testing.__all__:
+        assert getattr(busnode.testing, name) is not None
 
 
 def test_importing_it_loads_nothing_else() -> None:

@@ -234,6 +234,21 @@ def test_a_client_that_answers_pings_stays(heartbeat_s: float) -> None:
     machine.run(main)
 
 
+def test_one_who_falls_silent_right_after_the_greeting_is_let_go_as_soon_as_any_other() -> None:
+    machine = SimulatedMachine(6)
+
+    async def main() -> None:
+        settings = {"heartbeat_s": 0.2, "hello_timeout_s": 5.0}
+        async with machine.bus(**settings) as bus, bus.client():
+            machine.network.partition("client", "n1")
+            with trio.fail_after(4.5 * 0.2):
+                while bus.node.sessions:
+                    await trio.sleep(0.01)
+            machine.network.heal_all()
+
+    machine.run(main)
+
+
 def test_a_client_behind_a_cut_cable_is_gone_after_a_minute() -> None:
     machine = SimulatedMachine(5)
 

@@ -1,4 +1,4 @@
-"""The contract of `Network`, for real sockets and for the simulated network alike."""
+"""The contract of `Network`: for real sockets, for those that can be cut, and simulated."""
 
 import errno
 from dataclasses import dataclass
@@ -8,6 +8,7 @@ import pytest
 import trio
 import trio.testing
 
+from busnode.testing.cut_network import Cables, CutNetwork
 from busnode.testing.sim import SimDisk, SimNetwork
 from busnode.world.files import Files
 from busnode.world.network import Address, Listener, Network, Stream
@@ -44,11 +45,16 @@ class Ground:
         return file.path
 
 
-@pytest.fixture(params=["real", "simulated"])
+@pytest.fixture(params=["real", "cut", "simulated"])
 def ground(request: pytest.FixtureRequest, tmp_path: Path) -> Ground:
     if request.param == "real":
         network = RealNetwork()
         return Ground(network, network, "127.0.0.1", "192.0.2.1", RealFiles(), str(tmp_path))
+    if request.param == "cut":
+        cables = Cables()
+        cables.cut("one", "three")
+        one, two = CutNetwork("one", cables), CutNetwork("two", cables)
+        return Ground(one, two, "127.0.0.1", "192.0.2.1", RealFiles(), str(tmp_path))
     net = SimNetwork(seed=1)
     return Ground(net.host("one"), net.host("two"), "one", "two", SimDisk(), "")
 

@@ -49,6 +49,16 @@ async def test_a_listener_outlives_what_befalls_single_connections(
     close(listener, near, far)
 
 
+async def test_a_stream_knows_its_own_end_as_the_other_sees_it() -> None:
+    network = RealNetwork()
+    listener = await network.listen(Address("127.0.0.1", 0))
+    near, far = await network.dial(listener.address), await listener.accept()
+    assert isinstance(near, RealStream)
+    assert isinstance(far, RealStream)
+    assert (near.local, far.local) == (far.peer, near.peer)
+    close(listener, near, far)
+
+
 async def test_a_listener_that_is_broken_says_so() -> None:
     listener = RealListener(Failing([errno.EINVAL]))
     with pytest.raises(OSError, match=f"Errno {errno.EINVAL}"):
