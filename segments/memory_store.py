@@ -44,6 +44,15 @@ class _Piece:
         view[: len(part)] = part
         return len(part)
 
+    def read_in_memory(self, offset: int, length: int) -> Bytes | None:
+        return self.data[offset : offset + length]
+
+    def is_in_memory(self, offset: int, length: int) -> bool:
+        return offset + length <= len(self.data)
+
+    async def fetch(self, offset: int, length: int) -> None:
+        raise AssertionError(f"{length} bytes at {offset} are in memory")
+
     def fileno(self) -> int:
         raise UnsupportedOperation("memory has no descriptor")
 
