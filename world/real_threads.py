@@ -51,8 +51,8 @@ class _Round:
 class Threads:
     """Some threads for one purpose, for all nodes of this process.
 
-    Both ways go through an eventfd, which the kernel waits for without Python's lock. Measured there
-    and back with nothing to do: 15 µs; with a queue and trio's token 49, with `trio.to_thread` 60 or
+    Both ways go through an eventfd, on which threads wait without Python's lock. Measured there and
+    back with nothing to do: 25 µs; with a queue and trio's token 49, with `trio.to_thread` 60 or
     more. A round of any size costs one wake-up for each thread and one of the loop. A thread starts
     when there is more to do than there are threads, and ends with the process.
     """
