@@ -31,8 +31,13 @@ bounds memory, the size of a batch and its number of messages."""
 BATCH_CHARGE_MAX: Final = BATCH_MESSAGES_MAX * MESSAGE_CHARGE
 """256 KiB: from there on a larger batch gains nothing. A larger message is a batch of its own."""
 
-GRANT_CHARGE: Final = 16 * KIB
-"""A grant: some 80 small messages. They carry the time of its beginning, so it should be short."""
+GRANT_CHARGE: Final = 64 * KIB
+"""A grant: some 340 small messages, a quarter of a batch. They carry the time of its beginning, so
+it should be short: at the speed of one publisher that is 0.2 ms. A quarter of it cost 6 % more."""
+
+SAME_TIME_US: Final = 1000
+"""Messages of a batch that come within a millisecond carry the same time, and most batches no
+column of times: it costs as much to write and to read as all the rest of packing."""
 
 LANES_MAX: Final = 4096
 """Lanes that are kept although nothing waits in them: those of the topics in use."""
@@ -113,7 +118,7 @@ class Batching:
         index = len(batch.payloads)
         if not batch.shares or batch.shares[-1][1] is not owner:
             batch.shares.append((index, owner))
-        if not batch.stamps or batch.stamps[-1][1] != utc_us:
+        if not batch.stamps or not 0 <= utc_us - batch.stamps[-1][1] < SAME_TIME_US:
             batch.stamps.append((index, utc_us))
         return batch
 

@@ -23,7 +23,8 @@ class Message(NamedTuple):
     """Whose log it stands in; None when it is not persistent."""
     msg_no: MsgNo | None
     utc_us: int
-    """When it was published, in microseconds since 1970 by the producer's clock."""
+    """When it was published, in microseconds since 1970 by the producer's clock. Messages that came
+    one behind the other within a millisecond carry the time of the first."""
     id: str | None
 
     @property

@@ -226,7 +226,8 @@ class Outgoing:
         for batch in self.window.acked(message.broker_id, message.level, message.receipts):
             self.acked_messages += batch.count
             self._settle(batch)
-        self._wanted.ring()
+        if self._waits():  # for room in the window
+            self._wanted.ring()
 
     def refused(self, seq: int, error: BusnodeError) -> None:
         """A batch was refused. One that is not persistent has no number and nobody who waits."""

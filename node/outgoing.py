@@ -5,14 +5,18 @@ and a task of its own waits for the socket. A slow reader therefore costs one un
 never holds up whoever has something for it.
 """
 
+import logging
 from collections import OrderedDict, deque
+from collections.abc import Callable
 from typing import Final, Protocol
 
 import trio
 
-from busnode.segments.store import Range
+from busnode.segments.store import Cold, Range
 from busnode.wire.errors import BusnodeError, LimitReached
 from busnode.world.network import Stream
+
+logger = logging.getLogger(__name__)
 
 CONTROL_BYTES_MAX: Final = 8 * 1024 * 1024
 """Control frames waiting for a peer that does not read. Answers are small: one that makes us keep
@@ -22,15 +26,36 @@ PIECES_BEFORE_YIELD: Final = 32
 """Pieces that one connection may send before others have their turn: 8 MiB. Measured by sendfile to
 a reader in another process, on 2 cores that others used too: 1.5 to 10 ms, median 5."""
 
+FETCHES_MAX: Final = 4
+"""Ranges that are fetched from the disk at once for one connection: one that comes back to ten
+thousand logs keeps the disk busy, and leaves threads for others."""
+
+STALE_S: Final = 1.0
+"""When a reader has stopped in the middle of a range for so long, the rest is fetched anew: what
+was in memory may have given way to something else."""
+
+OF_THE_SOCKET: Final = (ConnectionError, TimeoutError)
+"""Errors of a sendfile that say nothing about the file."""
+
 
 class Piece:
-    """A stretch of bytes to send: some in memory, then perhaps a range of a file."""
+    """A stretch of bytes to send: some in memory, then perhaps a range of a file.
 
-    __slots__ = ("data", "range")
+    `suspect` is told of a range whose file fails: what was announced must follow, so this ends the
+    connection, and whoever comes again should not be promised the same.
+    """
 
-    def __init__(self, data: bytes, range_: Range | None = None) -> None:
+    __slots__ = ("data", "range", "suspect")
+
+    def __init__(
+        self,
+        data: bytes,
+        range_: Range | None = None,
+        suspect: Callable[[Range], None] | None = None,
+    ) -> None:
         self.data = data
         self.range = range_
+        self.suspect = suspect
 
 
 class Source(Protocol):
@@ -57,9 +82,13 @@ class Outgoing:
         self._unsent: memoryview | None = None
         self._range: Range | None = None
         self._range_sent = 0
+        self._suspect: Callable[[Range], None] | None = None
         self._blocked = False
         self._pumping = False
         self._unblock = trio.Event()
+        self._cold: deque[tuple[Cold, Callable[[OSError | None], None]]] = deque()
+        self._fetching = 0
+        self._fetchers: trio.Nursery | None = None
         self.failure: OSError | BusnodeError | None = None
         """Why nothing can be sent any more."""
         self.sent_bytes = 0
@@ -163,7 +192,12 @@ class Outgoing:
         elif self._range is not None:
             left = self._range.length - self._range_sent
             at = self._range.offset + self._range_sent
-            sent = self._stream.send_range(self._range.file, at, left)
+            try:
+                sent = self._stream.send_range(self._range.file, at, left)
+            except OSError as error:
+                if self._suspect is not None and not isinstance(error, OF_THE_SOCKET):
+                    self._suspect(self._range)
+                raise
             self.sent_bytes += sent
             self._range_sent += sent
             if not sent:
@@ -186,6 +220,7 @@ class Outgoing:
                 self._sources.move_to_end(source)
                 self._unsent = memoryview(piece.data)
                 self._range, self._range_sent = piece.range, 0
+                self._suspect = piece.suspect
         else:
             return False
         return True
@@ -203,16 +238,53 @@ class Outgoing:
         if self._idle is not None:
             self._idle.set()
 
+    def fetch(self, cold: Cold, then: Callable[[OSError | None], None]) -> None:
+        """Fetch a range from the disk while others are sent, and tell how it went."""
+        self._cold.append((cold, then))
+        self._start_fetching()
+
+    def _start_fetching(self) -> None:
+        if self._cold and self._fetchers is not None and self._fetching < FETCHES_MAX:
+            self._fetching += 1
+            self._fetchers.start_soon(self._fetch_some)
+
+    async def _fetch_some(self) -> None:
+        while self._cold:
+            cold, then = self._cold.popleft()
+            try:
+                await cold.range.file.fetch(cold.range.offset, cold.range.length)
+            except OSError as error:
+                logger.warning("%d bytes cannot be sent: %s", cold.range.length, error)
+                then(error)
+            else:
+                then(None)
+            self.pump()
+        self._fetching -= 1
+
     async def run(self) -> None:
         """Wait for the socket whenever it is full; returns when nothing can be sent any more."""
+        async with trio.open_nursery() as nursery:
+            self._fetchers = nursery
+            try:
+                self._start_fetching()
+                await self._wait_again_and_again()
+            finally:
+                self._fetchers = None
+            nursery.cancel_scope.cancel()
+
+    async def _wait_again_and_again(self) -> None:
         while True:
             await self._unblock.wait()
             self._unblock = trio.Event()
             with trio.CancelScope() as self._waiting:
                 if self.failure is not None:
                     return
+                blocked_at = trio.current_time()
                 try:
                     await self._stream.wait_writable()
+                    if self._range is not None and trio.current_time() > blocked_at + STALE_S:
+                        at, left = self._range_sent, self._range.length - self._range_sent
+                        await self._range.file.fetch(self._range.offset + at, left)
                 except OSError as error:
                     self._fail(error)
             self._blocked = False

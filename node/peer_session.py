@@ -7,19 +7,20 @@ committed is sent from the file. So a slow node costs one unsent piece.
 
 import logging
 from collections import deque
+from functools import partial
 from typing import Final, Protocol
 
 import trio
 
 from busnode.node.bidding import Bidding
 from busnode.node.conversation import Conversation
-from busnode.node.outgoing import Piece
+from busnode.node.outgoing import FETCHES_MAX, Outgoing, Piece
 from busnode.node.receipts import encode_refusal
 from busnode.node.router import Router
 from busnode.node.subscription import Subscription
 from busnode.node.subscriptions import Subscriptions
 from busnode.segments.damage import Hole
-from busnode.segments.store import Store
+from busnode.segments.store import Cold, LogReader, Store
 from busnode.wire.control import (
     Bid,
     Chunk,
@@ -94,25 +95,34 @@ class PeerHost(Protocol):
 class Replays:
     """A source of what another node has asked for, one answer each."""
 
-    def __init__(self, store: Store) -> None:
-        self.waiting: deque[Replay] = deque()
+    def __init__(self, store: Store, outgoing: Outgoing) -> None:
+        self.waiting: deque[tuple[Replay, LogReader | None]] = deque()
+        """With a reader: what was fetched from the disk for it is in memory now."""
         self.served = 0
         self._store = store
+        self._outgoing = outgoing
+        self._fetching = 0
 
     def next_piece(self) -> Piece | None:
-        if not self.waiting:
-            return None
-        asked = self.waiting.popleft()
-        self.served += 1
+        while self.waiting and self._fetching < FETCHES_MAX:
+            asked, reader = self.waiting.popleft()
+            piece = self._try(asked, reader)
+            if piece is not None:
+                self.served += 1
+                return piece
+        return None
+
+    def _try(self, asked: Replay, reader: LogReader | None) -> Piece | None:
+        """The answer, or None while it must be fetched first."""
         try:
-            return self._answer(asked)
+            return self._answer(asked, reader)
         except (OSError, StorageError) as error:
             logger.error(
                 "log %s:%s cannot be read: %s", asked.broker_id.hex()[:8], asked.topic, error
             )
             return _gap(asked, asked.after_no + 1, 0, f"cannot be read: {error}")
 
-    def _answer(self, asked: Replay) -> Piece:
+    def _answer(self, asked: Replay, reader: LogReader | None) -> Piece | None:
         log = self._store.get(LogId(asked.broker_id, Topic(asked.topic)))
         if log is None:
             return _gap(asked, asked.after_no + 1, 0, "unknown: this node has no such log")
@@ -121,15 +131,26 @@ class Replays:
                 asked.after_no if asked.since_us is None else log.first_at(asked.since_us) - 1
             )
             return _chunk(asked, after_no + 1, after_no, 0, last=False)
-        found = log.reader(asked.after_no).next_range(asked.length)
+        reader = reader or log.reader(asked.after_no)
+        found = reader.next_in_memory(asked.length, 0)
         if found is None:
             return _chunk(asked, asked.after_no + 1, log.committed_no, 0, last=True)
+        if isinstance(found, Cold):
+            self._fetching += 1
+            self._outgoing.fetch(found, partial(self._fetched, asked, reader, found))
+            return None
         if isinstance(found, Hole):
             return _gap(asked, found.first_no, found.last_no, found.reason)
         last = found.last_no >= log.committed_no
         piece = _chunk(asked, found.first_no, found.last_no, found.length, last=last)
-        piece.range = found
+        piece.range, piece.suspect = found, reader.suspect
         return piece
+
+    def _fetched(self, asked: Replay, reader: LogReader, cold: Cold, error: OSError | None) -> None:
+        self._fetching -= 1
+        reader.fetched(cold, error)
+        self.waiting.appendleft((asked, reader))
+        self._outgoing.wake(self)
 
 
 def _chunk(asked: Replay, first_no: int, last_no: int, length: int, *, last: bool) -> Piece:
@@ -172,7 +193,7 @@ class PeerSession(Conversation):
         self._patterns: dict[int, Pattern] = {}
         self._wanted: Trie[int] = Trie()
         self._members: dict[int, Subscription] = {}
-        self._replays = Replays(host.store)
+        self._replays = Replays(host.store, self.outgoing)
 
     @property
     def who(self) -> str:
@@ -272,7 +293,7 @@ class PeerSession(Conversation):
     def _replay(self, message: Replay) -> None:
         if len(self._replays.waiting) >= REPLAYS_MAX:
             raise LimitReached(f"{REPLAYS_MAX} replays wait for their turn")
-        self._replays.waiting.append(message)
+        self._replays.waiting.append((message, None))
         self.outgoing.wake(self._replays)
         self.outgoing.pump()
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from busnode.node.logs import fields
 from busnode.node.subscription import PIECE_BYTES, Handed, LogCursor, Subscription
 from busnode.segments.damage import Hole
-from busnode.segments.store import Log, Range
+from busnode.segments.store import Cold, Log, Range
 from busnode.wire.frames import HEADER_BYTES, TRANSPORT_AT, Flags, Transport, read_header
 from busnode.wire.ids import LogId, Pattern
 from busnode.world.entropy import Entropy
@@ -35,6 +35,8 @@ class QueueGroup:
         self._cursors: dict[LogId, LogCursor] = {}
         self._ready: deque[LogCursor] = deque()
         """Places in logs that may have more, in turn."""
+        self._fetching: dict[LogCursor, Subscription] = {}
+        """Those whose next range is being fetched from the disk, over a member's connection."""
         self._held: deque[Handed] = deque()
         """Records read from a log that no member had credit for."""
         self._forwarded: deque[tuple[Handed, Callable[[int], None]]] = deque()
@@ -116,6 +118,10 @@ class QueueGroup:
     def leave(self, member: Subscription) -> None:
         """What it has not sent goes to the others."""
         self.members.remove(member)
+        unfetched = [each for each, fetcher in self._fetching.items() if fetcher is member]
+        for cursor in unfetched:
+            del self._fetching[cursor]
+            self._ready.append(cursor)
         handed, live = member.give_back()
         self._held.extendleft(each for each in reversed(handed) if not each.is_remote)
         again = [(each, _no_credit) for each in handed if each.is_remote]
@@ -125,7 +131,7 @@ class QueueGroup:
             facts = fields(queue=self.name, batches=len(self._forwarded))
             logger.warning("the last member left before it got its messages", extra=facts)
             self._forwarded.clear()
-        if self.members and (handed or live):
+        if self.members and (handed or live or unfetched):
             for batches, count in live:
                 self.offer(batches, count)
             self.has_credit()
@@ -193,24 +199,48 @@ class QueueGroup:
         """Read the next range of some log into memory: as much as one piece, never more."""
         while self._ready:
             cursor = self._ready[0]
-            found = cursor.reader.next_range(PIECE_BYTES)
+            found = cursor.reader.next_in_memory(PIECE_BYTES, PIECE_BYTES)
             if found is None:
                 cursor.queued = False
                 self._ready.popleft()
                 continue
+            if isinstance(found, Cold):
+                self._ready.popleft()
+                self._fetching[cursor] = able[0]
+                able[0].fetch(found, partial(self._fetched, cursor, found))
+                continue
             self._ready.rotate(-1)
             log_id = cursor.log.log_id
             if isinstance(found, Hole):
-                own = [member for member in able if not member.is_peer] or able
-                self._choose(own).report(log_id, found.first_no, found.last_no, found.reason)
+                self._report(able, log_id, found.first_no, found.last_no, found.reason)
                 continue
-            for batch in split(read_range(found)):
+            try:
+                data = read_range(found)
+            except OSError as error:
+                cursor.reader.suspect(found)
+                self._report(
+                    able, log_id, found.first_no, found.last_no, f"cannot be read: {error}"
+                )
+                continue
+            for batch in split(data):
                 if self._in_scope(self.members, batch.flags):
                     numbers = batch.first_no, batch.first_no + batch.count - 1
                     self._held.append(Handed(log_id, *numbers, batch.data, is_remote=False))
             if self._held:
                 return True
         return False
+
+    def _report(
+        self, able: list[Subscription], log_id: LogId, first_no: int, last_no: int, reason: str
+    ) -> None:
+        own = [member for member in able if not member.is_peer] or able
+        self._choose(own).report(log_id, first_no, last_no, reason)
+
+    def _fetched(self, cursor: LogCursor, cold: Cold, error: OSError | None) -> None:
+        if self._fetching.pop(cursor, None) is not None:  # else its member has left meanwhile
+            cursor.reader.fetched(cold, error)
+            self._ready.append(cursor)
+            self.has_credit()
 
 
 def _no_credit(size_bytes: int) -> None:
@@ -219,6 +249,9 @@ def _no_credit(size_bytes: int) -> None:
 
 
 def read_range(found: Range) -> bytes:
+    """What a range holds that is in memory, or as good as."""
+    if found.data is not None:
+        return bytes(found.data)
     buffer = bytearray(found.length)
     with memoryview(buffer) as view:
         if found.file.read_into(view, found.offset) != found.length:

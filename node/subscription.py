@@ -12,11 +12,12 @@ as it has room (see `remote_reading` and `queue_group`).
 
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Final, NamedTuple
 
-from busnode.node.outgoing import Outgoing, Piece
+from busnode.node.outgoing import FETCHES_MAX, Outgoing, Piece
 from busnode.segments.damage import Hole
-from busnode.segments.store import Log, LogReader, Range
+from busnode.segments.store import Cold, Log, LogReader, Range
 from busnode.wire.control import Chunk, Dropped, Gap, encode_control, encode_trusted
 from busnode.wire.ids import NO_BROKER, ClientNo, LogId, Pattern
 
@@ -88,6 +89,8 @@ class Subscription:
         self.dropped_total = 0
         self._outgoing = outgoing
         self._ready: deque[LogCursor] = deque()
+        self._fetching = 0
+        """Places in logs that wait for the disk."""
         self._live: deque[tuple[bytes, int]] = deque()
         self._live_bytes = 0
         self._dropped = 0
@@ -173,6 +176,10 @@ class Subscription:
             self._handed_bytes < LIVE_BYTES_MAX and self._outgoing.queued_bytes < QUEUED_BYTES_MAX
         )
 
+    def fetch(self, cold: Cold, then: Callable[[OSError | None], None]) -> None:
+        """Fetch a range of a log from the disk for who hands it records."""
+        self._outgoing.fetch(cold, then)
+
     def reserve(self, size_bytes: int) -> None:
         """So many bytes more, or fewer, are on their way to be handed to it."""
         self._outgoing.queued_bytes += size_bytes
@@ -190,6 +197,7 @@ class Subscription:
         self._live.clear()
         self._queue(-self._live_bytes, -self._handed_bytes)
         self.refill = _nothing
+        self.opened = False  # what is being fetched for it is not wanted any more
         return handed, live
 
     def report(self, log_id: LogId, first_no: int, last_no: int, reason: str) -> None:
@@ -224,7 +232,7 @@ class Subscription:
     @property
     def waiting(self) -> bool:
         """Whether there is something that was not sent yet."""
-        return bool(self._live or self._handed) or any(
+        return bool(self._live or self._handed or self._fetching) or any(
             cursor.log.committed_no >= cursor.reader.next_no for cursor in self._ready
         )
 
@@ -253,18 +261,29 @@ class Subscription:
         return None
 
     def _next_of_logs(self) -> Piece | None:
-        while self._ready:
+        while self._ready and self._fetching < FETCHES_MAX:
             cursor = self._ready[0]
-            found = cursor.reader.next_range(PIECE_BYTES)
+            found = cursor.reader.next_in_memory(PIECE_BYTES, INLINE_BYTES)
             if found is None:
                 cursor.queued = False
                 self._ready.popleft()
+                continue
+            if isinstance(found, Cold):
+                self._fetching += 1
+                self._ready.popleft()
+                self._outgoing.fetch(found, partial(self._fetched, cursor, found))
                 continue
             self._ready.rotate(-1)
             return (
                 self._gap(cursor, found) if isinstance(found, Hole) else self._chunk(cursor, found)
             )
         return None
+
+    def _fetched(self, cursor: LogCursor, cold: Cold, error: OSError | None) -> None:
+        self._fetching -= 1
+        cursor.reader.fetched(cold, error)
+        self._ready.append(cursor)
+        self._wake()
 
     def _next_handed(self) -> Piece | None:
         """Several at once, each with its own announcement: their numbers may have holes."""
@@ -305,15 +324,9 @@ class Subscription:
             Chunk, self.client_no, self.number, log.log_id.broker_id, log.log_id.topic,
             found.first_no, found.last_no, found.length, found.last_no >= log.committed_no, False,
         )  # fmt: skip
-        if found.length > INLINE_BYTES:
-            return Piece(header, found)
-        buffer = bytearray(len(header) + found.length)
-        buffer[: len(header)] = header
-        with memoryview(buffer) as view:
-            count = found.file.read_into(view[len(header) :], found.offset)
-        if count != found.length:
-            raise OSError(f"{found.file.path} ends before byte {found.offset + found.length}")
-        return Piece(bytes(buffer))
+        if found.data is None:
+            return Piece(header, found, cursor.reader.suspect)
+        return Piece(b"".join((header, found.data)))
 
     def _gap(self, cursor: LogCursor, hole: Hole) -> Piece:
         log_id = cursor.log.log_id

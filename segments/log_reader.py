@@ -1,5 +1,7 @@
 """Reading a log that lies in segment files: by number, by time, as ranges."""
 
+import errno
+import posixpath
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -9,11 +11,12 @@ from busnode.segments.handles import Handles
 from busnode.segments.index import Index, Point
 from busnode.segments.records import good_header
 from busnode.segments.segment import Segment
-from busnode.segments.store import Range
+from busnode.segments.store import Cold, Range
 from busnode.segments.survey import Window
 from busnode.wire.errors import BadRecord
 from busnode.wire.frames import HEADER_BYTES, BatchHeader
 from busnode.wire.ids import MsgNo
+from busnode.world.files import ReadFile
 
 if TYPE_CHECKING:
     from busnode.segments.log import FileLog
@@ -21,10 +24,16 @@ if TYPE_CHECKING:
 WALK_BYTES: Final = 64 * 1024
 """What a walk from header to header reads at once: a quarter of the distance between points."""
 
+SHORTAGES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+"""Errors of this process, not of a disk: what they keep from being read is there."""
+
 
 class FileLogReader:
     """A place in a log. It knows the byte at which the next record stands, so that going on costs
     no search."""
+
+    _fetched: Cold | Hole | None = None
+    """What comes next, after it was fetched or could not be."""
 
     def __init__(self, log: "FileLog", handles: Handles, after_no: int) -> None:
         self._log = log
@@ -34,25 +43,68 @@ class FileLogReader:
         self._position = 0
 
     def next_range(self, bytes_max: int) -> Range | Hole | None:
+        found = self._next(bytes_max, None)
+        assert not isinstance(found, Cold)
+        return found
+
+    def next_in_memory(self, bytes_max: int, data_max: int) -> Range | Hole | Cold | None:
+        fetched, self._fetched = self._fetched, None
+        try:
+            match fetched:
+                case None:
+                    return self._next(bytes_max, data_max)
+                case Hole():
+                    return self._pass_by(fetched)
+                case Cold(found) if self._is_here(found):
+                    self._position += found.length
+                    self.next_no = MsgNo(found.last_no + 1)
+                    return found
+                case Cold():  # where the place to begin is searched for
+                    return self._next(bytes_max, None)
+        except OSError as error:
+            if error.errno in SHORTAGES:
+                raise
+            return self._pass_by(self._unsearchable(error.strerror or str(error)))
+        except BadRecord as error:
+            return self._pass_by(self._unsearchable(error.text))
+
+    def fetched(self, cold: Cold, error: OSError | None) -> None:
+        found = cold.range
+        if error is None:
+            self._fetched = cold
+            return
+        self.suspect(found)
+        self._fetched = _unreadable(
+            found.file.path, found.offset, found.length, found.first_no, found.last_no,
+            error.strerror or str(error),
+        )  # fmt: skip
+
+    def suspect(self, found: Range) -> None:
+        segment = self._log.segment_of(found.first_no)
+        if segment.path == found.file.path:
+            segment.suspect = True
+
+    def _next(self, bytes_max: int, data_max: int | None) -> Range | Hole | Cold | None:
+        """What comes next. Waits for the disk when `data_max` is None."""
         log = self._log
         while self.next_no <= log.committed_no:
             if self.next_no < log.first_no:
                 return self._skip(Hole(self.next_no, _before(log.first_no), "", 0, 0, EXPIRED))
             segment = self._segment
             if segment is None or self.next_no >= segment.next_no:
-                hole = self._enter(log.segment_of(self.next_no))
-                if hole is not None:
-                    return hole
+                found = self._enter(log.segment_of(self.next_no), wait=data_max is None)
+                if found is not None:
+                    return found
                 continue
             hole = self._next_hole(segment)
             if hole is None or hole.offset > self._position:
-                return self._range(segment, bytes_max, hole)
+                return self._range(segment, bytes_max, hole, data_max)
             self._position = hole.end
             if hole.last_no >= self.next_no:
                 return self._skip(replace(hole, first_no=self.next_no))
         return None
 
-    def _enter(self, segment: Segment) -> Hole | None:
+    def _enter(self, segment: Segment, *, wait: bool) -> Hole | Cold | None:
         """Go to the record that holds the next number; a hole where there is none."""
         after = self._log.segment_after(segment)
         if self.next_no >= segment.next_no:
@@ -64,8 +116,13 @@ class FileLogReader:
                     "missing between two segments",
                 )
             )  # fmt: skip
-        self._segment = segment
+        if not wait:
+            file = self._handles.reading(segment.path)
+            offset, length, last_no = _stretch(self._log, segment, self.next_no)
+            if not _is_there(segment, file, offset, length):
+                return Cold(Range(file, offset, length, self.next_no, last_no))
         self._position = seek(self._log, self._handles, segment, self.next_no)
+        self._segment = segment
         return None
 
     def _next_hole(self, segment: Segment) -> Hole | None:
@@ -76,26 +133,77 @@ class FileLogReader:
         self.next_no = MsgNo(hole.last_no + 1)
         return hole
 
-    def _range(self, segment: Segment, bytes_max: int, hole: Hole | None) -> Range:
+    def _range(
+        self, segment: Segment, bytes_max: int, hole: Hole | None, data_max: int | None
+    ) -> Range | Cold:
         end = self._log.durable_end(segment)
         if hole is not None:
             end = end._replace(msg_no=hole.first_no, position_bytes=hole.offset)
         if end.position_bytes - self._position > bytes_max:
             end = _shorter(segment, self._position, bytes_max, end)
-        found = Range(
-            self._handles.reading(segment.path),
-            self._position,
-            end.position_bytes - self._position,
-            self.next_no,
-            MsgNo(end.msg_no - 1),
-        )
+        file = self._handles.reading(segment.path)
+        length = end.position_bytes - self._position
+        last_no = MsgNo(end.msg_no - 1)
+        data = None
+        if data_max is not None:
+            if length <= data_max:
+                data = file.read_in_memory(self._position, length)
+                there = data is not None
+            else:
+                there = _is_there(segment, file, self._position, length)
+            if not there:
+                return Cold(Range(file, self._position, length, self.next_no, last_no))
+        found = Range(file, self._position, length, self.next_no, last_no, data)
         self._position = end.position_bytes
         self.next_no = MsgNo(end.msg_no)
         return found
 
+    def _is_here(self, found: Range) -> bool:
+        segment = self._segment
+        return (
+            segment is not None
+            and segment.path == found.file.path
+            and found.offset == self._position
+        )
+
+    def _unsearchable(self, text: str) -> Hole:
+        """The next number cannot be found: then nor can any up to the next point."""
+        segment = self._log.segment_of(self.next_no)
+        offset, length, last_no = _stretch(self._log, segment, self.next_no)
+        text = f"{text}, at byte {offset} or behind it"
+        return _unreadable(segment.path, offset, length, self.next_no, last_no, text)
+
+    def _pass_by(self, hole: Hole) -> Hole:
+        """Go on behind what cannot be read."""
+        segment = self._log.segment_of(hole.first_no)
+        self._segment = segment if segment.path == hole.path else None
+        self._position = hole.end
+        return self._skip(hole)
+
 
 def _before(msg_no: int) -> MsgNo:
     return MsgNo(msg_no - 1)
+
+
+def _is_there(segment: Segment, file: ReadFile, offset: int, length: int) -> bool:
+    return not segment.suspect and file.is_in_memory(offset, length)
+
+
+def _unreadable(
+    path: str, offset: int, length: int, first_no: MsgNo, last_no: MsgNo, text: str
+) -> Hole:
+    reason = f"{posixpath.basename(path)} cannot be read: {text}"
+    return Hole(first_no, last_no, path, offset, length, reason)
+
+
+def _stretch(log: "FileLog", segment: Segment, msg_no: int) -> tuple[int, int, MsgNo]:
+    """Where a number is searched for, from one point to the next: byte, length and last number."""
+    start = segment.index.before_number(msg_no).position_bytes
+    end = log.durable_end(segment)
+    point = segment.index.after_position(start)
+    if point is not None and point.position_bytes < end.position_bytes:
+        end = point
+    return start, end.position_bytes - start, MsgNo(end.msg_no - 1)
 
 
 def _shorter(segment: Segment, position: int, bytes_max: int, end: Point) -> Point:

@@ -6,11 +6,12 @@ of records with their places beside it; nothing is indexed, rolled or recovered.
 
 from bisect import bisect_right
 from collections.abc import Iterator
+from dataclasses import replace
 from io import UnsupportedOperation
 
 from busnode.segments.damage import EXPIRED, Flaw, Hole
 from busnode.segments.retention import Candidate, Expired, RetentionRules, choose_expired
-from busnode.segments.store import Committed, Range, StoreOptions
+from busnode.segments.store import Cold, Committed, Range, StoreOptions
 from busnode.wire.errors import LogPoisoned, SecondWriter
 from busnode.wire.frames import read_header
 from busnode.wire.ids import BrokerId, LogId, MsgNo
@@ -43,6 +44,15 @@ class _Piece:
         part = self.data[offset : offset + len(view)]
         view[: len(part)] = part
         return len(part)
+
+    def read_in_memory(self, offset: int, length: int) -> Bytes | None:
+        return self.data[offset : offset + length]
+
+    def is_in_memory(self, offset: int, length: int) -> bool:
+        return offset + length <= len(self.data)
+
+    async def fetch(self, offset: int, length: int) -> None:
+        raise AssertionError(f"{length} bytes at {offset} are in memory")
 
     def fileno(self) -> int:
         raise UnsupportedOperation("memory has no descriptor")
@@ -146,6 +156,18 @@ class MemoryLogReader:
         if self.next_no >= piece.next_no:
             return self._skip(_missing(self.next_no, log.pieces[place + 1].first_no))
         return self._range(piece, bytes_max)
+
+    def next_in_memory(self, bytes_max: int, data_max: int) -> Range | Hole | Cold | None:
+        found = self.next_range(bytes_max)
+        if isinstance(found, Range) and found.length <= data_max:
+            return replace(found, data=found.file.read_in_memory(found.offset, found.length))
+        return found
+
+    def fetched(self, cold: Cold, error: OSError | None) -> None:
+        raise AssertionError(f"{cold} was in memory: {error}")
+
+    def suspect(self, found: Range) -> None:
+        """Memory can be read; it was the socket."""
 
     def _skip(self, hole: Hole) -> Hole:
         self.next_no = MsgNo(hole.last_no + 1)

@@ -108,6 +108,8 @@ class Segment:
     """Boundaries that become points of the index once they are durable."""
     pointed_bytes: int = RECORDS_AT
     """Where the last of them stands."""
+    suspect: bool = False
+    """Whether some of it could not be read: from then on all of it is fetched before it is sent."""
     indexed: bool = True
     """Whether the index file says all that `index` does. False once it could not be written."""
 

@@ -5,7 +5,8 @@ point group `busnode.storage`. All are held to the same tests (tests/segments/st
 
 A store holds the logs of the running incarnation, of earlier ones, and copies of other nodes' logs.
 One task owns it. `append` only writes; `commit` makes durable all that was appended before it, and
-only then do readers see it. Nothing but `commit` and the opening of a store waits for a disk.
+only then do readers see it. Opening a store, `commit`, `next_range`, `first_at` and `examine` may
+wait for a disk; nothing else does.
 """
 
 from collections.abc import Iterator
@@ -32,6 +33,15 @@ class Range:
     length: int
     first_no: MsgNo
     last_no: MsgNo
+    data: Bytes | None = None
+    """What it holds, where that was read already."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cold:
+    """A range that lies on the disk alone: `range.file.fetch` it, then tell the reader."""
+
+    range: Range
 
 
 class LogReader(Protocol):
@@ -45,8 +55,24 @@ class LogReader(Protocol):
     def next_range(self, bytes_max: int) -> Range | Hole | None:
         """What comes next: records, a hole that this copy cannot serve, or None: nothing yet.
 
-        A range is about `bytes_max` long at most, and at least one record.
+        A range is about `bytes_max` long at most, and at least one record. This waits for the disk
+        and raises OSError when it cannot be read: it is for tools.
         """
+        ...
+
+    def next_in_memory(self, bytes_max: int, data_max: int) -> Range | Hole | Cold | None:
+        """The same without waiting for a disk: a range that can be sent at once, with its data when
+        that is no more than `data_max`; one that must be fetched first; a hole where one cannot be
+        read. Raises OSError only for what has nothing to do with the disk."""
+        ...
+
+    def fetched(self, cold: Cold, error: OSError | None) -> None:
+        """A range was fetched, or cannot be: it comes next, or a hole in its place."""
+        ...
+
+    def suspect(self, found: Range) -> None:
+        """A range that was given as one in memory could not be read after all: from now on it and
+        what lies near it is cold for every reader, so that who asks again learns of it in time."""
         ...
 
 

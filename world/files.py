@@ -48,6 +48,25 @@ class ReadFile(Protocol):
         """Fill `view` from `offset`; returns how much there was, less than asked at the end."""
         ...
 
+    def read_in_memory(self, offset: int, length: int) -> Bytes | None:
+        """The bytes there, or None where a disk would have to be waited for or the file ends.
+
+        A system that cannot tell lets us wait.
+        """
+        ...
+
+    def is_in_memory(self, offset: int, length: int) -> bool:
+        """Whether it can, most likely, be read without waiting for a disk. False where the file
+        ends before, and where the system cannot tell."""
+        ...
+
+    async def fetch(self, offset: int, length: int) -> None:
+        """Bring bytes into memory without blocking the loop, and see that each can be read.
+
+        Raises an OSError whose text names the byte that cannot; ENODATA where the file ends before.
+        """
+        ...
+
     def fileno(self) -> int:
         """For `Stream.send_range` alone: what the kernel copies from.
 

@@ -22,6 +22,8 @@ class DiskFault(StrEnum):
     """A file or directory cannot be made, or not renamed; nothing has changed."""
     ENTRY_EIO = "entry_eio"
     READ_EIO = "read_eio"
+    READ_COLD = "read_cold"
+    """What is to be read is not in memory: fetching it takes virtual seconds."""
 
     BIT_FLIP = "bit_flip"
     KILL = "kill"
@@ -50,6 +52,8 @@ class DiskFaults:
     entry_enospc: float = 0.0
     entry_eio: float = 0.0
     read_eio: float = 0.0
+    read_cold: float = 0.0
+    read_cold_s_max: float = 1.0
 
     def odds(self, fault: DiskFault) -> float:
         odds: float = getattr(self, fault)

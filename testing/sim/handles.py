@@ -1,6 +1,7 @@
 """Open files and locks of a simulated disk."""
 
 import errno
+import os
 from collections.abc import Callable
 
 import trio
@@ -97,6 +98,33 @@ class SimReadFile(Handle):
         found = self._file.contents.cached[offset : offset + len(view)]
         view[: len(found)] = found
         return len(found)
+
+    def read_in_memory(self, offset: int, length: int) -> Bytes | None:
+        if not self.is_in_memory(offset, length):
+            return None
+        found = bytearray(length)
+        with memoryview(found) as view:
+            self.read_into(view, offset)
+        return found
+
+    def is_in_memory(self, offset: int, length: int) -> bool:
+        self._check_open()
+        if self._plan.strikes(DiskFault.READ_COLD, self.path):
+            return False
+        return offset + length <= len(self._file.contents.cached)
+
+    async def fetch(self, offset: int, length: int) -> None:
+        """It takes virtual time; a crash ends it at once, with EBADF."""
+        delay_s = self._plan.entropy.between(0.0, self._plan.odds.read_cold_s_max)
+        with trio.move_on_after(delay_s):
+            await self._boot.crashed.wait()
+        self._check_open()
+        if self._plan.strikes(DiskFault.READ_EIO, self.path):
+            text = f"{os.strerror(errno.EIO)} at byte {offset}"
+            raise OSError(errno.EIO, text, self.path)
+        end = len(self._file.contents.cached)
+        if offset + length > end:
+            raise OSError(errno.ENODATA, f"the file ends at byte {end}", self.path)
 
     def fileno(self) -> int:
         """There is no kernel below: a simulated stream reads the file instead."""

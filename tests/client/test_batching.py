@@ -143,14 +143,15 @@ def test_a_message_carries_the_time_of_its_grant_and_the_newest_is_in_the_header
     assert bench.newest_us == [2000]
 
 
-def test_without_grants_each_message_has_its_own_time() -> None:
+def test_without_grants_each_message_has_its_own_time_to_the_millisecond() -> None:
     bench = Bench()
     lane = bench.lane()
     bench.batching.grants = False
-    for bench.utc_us in (1, 2, 2):
+    for bench.utc_us in (5000, 5999, 6000, 6999, 8500, 8499):
         bench.put(lane, lane.plain, b"")
     bench.pack()
-    assert bench.columns[0][2] == [1, 2, 2]
+    assert bench.columns[0][2] == [5000, 5000, 6000, 6000, 8500, 8499]
+    assert bench.newest_us == [8500]
 
 
 def test_one_time_for_all_costs_no_column() -> None:

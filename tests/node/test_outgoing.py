@@ -1,13 +1,14 @@
 """What goes out on one connection: whole pieces, in turn, and never more kept than must be."""
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
 
 import pytest
 import trio
 
 from busnode.node.outgoing import CONTROL_BYTES_MAX, PIECES_BEFORE_YIELD, Outgoing, Piece
-from busnode.segments.store import Range
+from busnode.segments.store import Cold, Range
 from busnode.testing.sim.disk import SimDisk
 from busnode.testing.sim.network import SimNetwork
 from busnode.testing.sim.simulation import simulate
@@ -328,5 +329,73 @@ def test_waiting_until_idle_ends_with_the_last_byte_or_a_failure() -> None:
             nursery.start_soon(broken.outgoing.wait_idle)
             await trio.testing.wait_all_tasks_blocked()
             broken.far.close()
+
+    run(main)
+
+
+@pytest.mark.parametrize("stopped_s", [0.5, 5.0])
+def test_what_a_stopped_reader_has_not_got_yet_is_fetched_anew_after_a_while(
+    stopped_s: float,
+) -> None:
+    async def main() -> None:
+        line = Line(buffer_bytes=1000)
+        found = a_range(b"x" * 3000)
+        fetched: list[tuple[int, int]] = []
+
+        class Noting:
+            def __getattr__(self, name: str) -> object:
+                return getattr(found.file, name)
+
+            async def fetch(self, offset: int, length: int) -> None:
+                fetched.append((offset, length))
+                await found.file.fetch(offset, length)
+
+        line.outgoing.wake(Pieces([Piece(b"<head>", replace(found, file=cast(Any, Noting())))]))
+        line.outgoing.pump()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(line.outgoing.run)
+            await trio.sleep(stopped_s)
+            assert await line.read_until(3006) == b"<head>" + b"x" * 3000
+            nursery.cancel_scope.cancel()
+        assert fetched == ([(6 + 994, 3000 - 994)] if stopped_s > 1 else [])
+
+    run(main)
+
+
+@pytest.mark.parametrize("broken", ["file", "socket"])
+def test_a_file_that_fails_is_suspected_and_a_socket_is_not(broken: str) -> None:
+    async def main() -> None:
+        line = Line(buffer_bytes=1000)
+        suspected: list[Range] = []
+        found = a_range(b"x" * 3000)
+        line.outgoing.wake(Pieces([Piece(b"<head>", found, suspected.append)]))
+        async with trio.open_nursery() as nursery:
+            line.outgoing.pump()
+            nursery.start_soon(line.outgoing.run)
+            if broken == "file":
+                found.file.close()
+                await line.read_until(1000)
+            else:
+                line.far.close()
+        assert isinstance(line.outgoing.failure, OSError)
+        assert suspected == ([found] if broken == "file" else [])
+
+    run(main)
+
+
+def test_what_is_to_be_fetched_is_so_only_while_somebody_sends() -> None:
+    async def main() -> None:
+        out = Line().outgoing
+        cold = Cold(a_range(b"x"))
+        outcomes: list[OSError | None] = []
+        out.fetch(cold, outcomes.append)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(out.run)
+            await trio.sleep(10)
+            assert outcomes == [None], "it was asked for before the session had a turn"
+            nursery.cancel_scope.cancel()
+        out.fetch(cold, outcomes.append)
+        await trio.sleep(10)
+        assert outcomes == [None]
 
     run(main)

@@ -25,7 +25,7 @@ from busnode.wire.errors import (
     StorageFailed,
 )
 from busnode.wire.ids import BrokerId, LogId, Topic
-from busnode.world.files import ReadFile
+from busnode.world.files import Bytes, ReadFile
 from busnode.world.real_files import RealFiles
 
 from .samples import (
@@ -91,6 +91,15 @@ class CountingFile:
         count = self._file.read_into(view, offset)
         self._read[self.path] = self._read.get(self.path, 0) + count
         return count
+
+    def read_in_memory(self, offset: int, length: int) -> Bytes | None:
+        return self._file.read_in_memory(offset, length)
+
+    def is_in_memory(self, offset: int, length: int) -> bool:
+        return self._file.is_in_memory(offset, length)
+
+    async def fetch(self, offset: int, length: int) -> None:
+        await self._file.fetch(offset, length)
 
     def fileno(self) -> int:
         return self._file.fileno()

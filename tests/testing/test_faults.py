@@ -8,7 +8,8 @@ import trio
 import trio.testing
 
 from busnode.testing.sim import DiskFault, DiskFaults, SimDisk
-from busnode.world.files import AppendFile, read_whole
+from busnode.testing.sim.simulation import simulate
+from busnode.world.files import AppendFile, ReadFile, read_whole
 
 
 def contents(disk: SimDisk, path: str) -> bytes:
@@ -81,6 +82,31 @@ def test_a_read_can_fail_and_the_next_one_succeed() -> None:
     with pytest.raises(OSError, match=f"Errno {errno.EIO}"):
         contents(disk, "/x")
     assert contents(disk, "/x") == b"x"
+
+
+@pytest.mark.parametrize("crash", [False, True])
+def test_what_is_cold_takes_virtual_time_to_fetch(crash: bool) -> None:
+    async def main() -> None:
+        disk = SimDisk(odds=DiskFaults(read_cold=1.0, read_cold_s_max=100.0))
+        disk.append_to("/x").append(b"contents")
+        file = disk.open("/x")
+        assert not file.is_in_memory(0, 8)
+        assert file.read_in_memory(0, 8) is None
+        began = trio.current_time()
+        async with trio.open_nursery() as nursery:
+            if crash:
+                nursery.start_soon(fetch_in_vain, file)
+                await trio.testing.wait_all_tasks_blocked()
+                disk.kill()
+            else:
+                nursery.start_soon(file.fetch, 0, 8)
+        assert (trio.current_time() > began) is not crash
+
+    async def fetch_in_vain(file: ReadFile) -> None:
+        with pytest.raises(OSError, match=f"Errno {errno.EBADF}"):
+            await file.fetch(0, 8)
+
+    simulate(1, main)
 
 
 def test_a_fault_strikes_where_and_when_it_was_armed() -> None:

@@ -368,3 +368,54 @@ async def test_many_tasks_may_sync_at_once(place: Place) -> None:
         for number in range(50):
             nursery.start_soon(sync, number)
     assert sorted(done) == list(range(50))
+
+
+# What is in memory --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size_bytes", [1, 4096, 300_001, 5_000_000])
+async def test_what_was_just_written_is_in_memory(place: Place, size_bytes: int) -> None:
+    contents = bytes(range(251)) * (size_bytes // 251 + 1)
+    place.write("x", contents[:size_bytes])
+    file = place.files.open(place.path("x"))
+    await file.fetch(0, size_bytes)
+    for offset in {0, size_bytes // 2, size_bytes - 1}:
+        length = size_bytes - offset
+        assert file.read_in_memory(offset, length) == contents[offset:size_bytes]
+        assert file.is_in_memory(offset, length)
+        await file.fetch(offset, length)
+    file.close()
+
+
+async def test_what_is_behind_the_end_is_not_in_memory_and_cannot_be_fetched(place: Place) -> None:
+    place.write("x", bytes(10_000))
+    file = place.files.open(place.path("x"))
+    for offset, length in ((9_999, 2), (0, 10_001), (10_000, 1), (50_000, 300_000)):
+        assert file.read_in_memory(offset, length) is None
+        assert not file.is_in_memory(offset, length)
+        with pytest.raises(OSError, match="the file ends at byte ") as raised:
+            await file.fetch(offset, length)
+        assert raised.value.errno == errno.ENODATA
+        assert raised.value.filename == place.path("x")
+    file.close()
+
+
+async def test_of_a_closed_file_nothing_is_fetched(place: Place) -> None:
+    place.write("x", b"x")
+    file = place.files.open(place.path("x"))
+    file.close()
+    with pytest.raises(OSError, match=f"Errno {errno.EBADF}"):
+        file.read_in_memory(0, 1)
+    with pytest.raises(OSError, match=f"Errno {errno.EBADF}"):
+        file.is_in_memory(0, 1)
+    with pytest.raises(OSError, match=f"Errno {errno.EBADF}"):
+        await file.fetch(0, 1)
+
+
+async def test_many_tasks_may_fetch_at_once(place: Place) -> None:
+    place.write("x", bytes(1_000_000))
+    file = place.files.open(place.path("x"))
+    async with trio.open_nursery() as nursery:
+        for number in range(100):
+            nursery.start_soon(file.fetch, number * 10_000, 10_000)
+    file.close()

@@ -13,7 +13,7 @@ import trio
 import trio.testing
 
 from busnode.world.files import Bytes
-from busnode.world.real_files import SYNC_THREADS, RealFiles
+from busnode.world.real_files import FETCH_THREADS, LOOK_EVERY_BYTES, SYNC_THREADS, RealFiles
 
 HOLD_LOCK = """
 import sys
@@ -184,3 +184,133 @@ async def test_a_bug_in_a_file_reaches_who_waits_and_costs_no_thread(tmp_path: P
 def test_a_forked_child_has_threads_of_its_own(tmp_path: Path) -> None:
     arguments = [sys.executable, "-c", SYNC_IN_CHILD, str(tmp_path / "x")]
     subprocess.run(arguments, check=True, timeout=60)
+
+
+# What is cold -------------------------------------------------------------------------------------
+
+
+def cold_file(path: Path, size_bytes: int) -> str:
+    """A file that the kernel has forgotten, as far as it does what it is asked for."""
+    path.write_bytes(bytes(size_bytes))
+    forget(path, 0, 0)
+    return str(path)
+
+
+def forget(path: Path, offset: int, length: int) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), offset, length, os.POSIX_FADV_DONTNEED)
+
+
+def can_tell(directory: Path) -> bool:
+    """Whether this file system tells what is in memory, and forgets what it is asked to."""
+    path = cold_file(directory / "probe", 4096)
+    return not RealFiles().open(path).is_in_memory(0, 4096)
+
+
+async def test_what_is_cold_is_known_to_be_and_is_in_memory_once_fetched(tmp_path: Path) -> None:
+    if not can_tell(tmp_path):
+        pytest.skip("this file system keeps everything in memory")
+    size_bytes = 8 * LOOK_EVERY_BYTES
+    file = RealFiles().open(cold_file(tmp_path / "x", size_bytes))
+    assert not file.is_in_memory(0, size_bytes)
+    await file.fetch(0, size_bytes)
+    assert file.is_in_memory(0, size_bytes)
+    assert file.read_in_memory(0, size_bytes) == bytes(size_bytes)
+    for hole in range(8):
+        # Whoever asks makes the kernel read ahead, so each question needs its own hole.
+        forget(tmp_path / "x", hole * LOOK_EVERY_BYTES, LOOK_EVERY_BYTES)
+        assert not file.is_in_memory(0, size_bytes), f"{hole} is forgotten"
+        await file.fetch(0, size_bytes)
+        forget(tmp_path / "x", hole * LOOK_EVERY_BYTES, LOOK_EVERY_BYTES)
+        assert file.read_in_memory(0, size_bytes) is None, "a part of it is none of it"
+        await file.fetch(0, size_bytes)
+
+
+class SlowDisk:
+    """`os.preadv` as a disk makes it: who may wait does, until the test lets it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, cold_from: int = 0) -> None:
+        self.entered = 0
+        self.let_go = threading.Event()
+        self.error: OSError | None = None
+        self._cold_from = cold_from
+        self._preadv = os.preadv
+        monkeypatch.setattr(os, "preadv", self._read)
+
+    def _read(self, fd: int, buffers: list[bytearray], offset: int, flags: int = 0) -> int:
+        if flags & os.RWF_NOWAIT:
+            if offset >= self._cold_from:
+                raise BlockingIOError
+            return self._preadv(fd, buffers, offset, flags)
+        assert threading.current_thread() is not threading.main_thread()
+        self.entered += 1
+        assert self.let_go.wait(60)
+        if self.error is not None and offset >= self._cold_from:
+            raise self.error
+        end = self._cold_from - offset if offset < self._cold_from else 1 << 40
+        return min(end, self._preadv(fd, buffers, offset))
+
+
+async def test_the_loop_goes_on_while_bytes_are_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many at once as there are threads, and one more that waits its turn."""
+    (tmp_path / "x").write_bytes(bytes(100_000))
+    file = RealFiles().open(str(tmp_path / "x"))
+    disk = SlowDisk(monkeypatch)
+    async with trio.open_nursery() as nursery:
+        for _ in range(FETCH_THREADS + 1):
+            nursery.start_soon(file.fetch, 0, 100_000)
+        while disk.entered < FETCH_THREADS:
+            await trio.sleep(0)
+        assert not file.is_in_memory(0, 100_000)
+        disk.let_go.set()
+    assert disk.entered == FETCH_THREADS + 1
+
+
+async def test_who_is_cancelled_does_not_wait_for_a_disk_that_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "x").write_bytes(bytes(100))
+    file = RealFiles().open(str(tmp_path / "x"))
+    disk = SlowDisk(monkeypatch)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(file.fetch, 0, 100)
+        while not disk.entered:
+            await trio.sleep(0)
+        nursery.cancel_scope.cancel()
+    disk.let_go.set()
+    await file.fetch(0, 100)
+
+
+async def test_an_error_names_the_byte_at_which_it_struck(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "x").write_bytes(bytes(100_000))
+    file = RealFiles().open(str(tmp_path / "x"))
+    disk = SlowDisk(monkeypatch, cold_from=81_920)
+    disk.error = OSError(errno.EIO, os.strerror(errno.EIO))
+    disk.let_go.set()
+    with pytest.raises(OSError, match="error at byte 81920") as raised:
+        await file.fetch(50_000, 50_000)
+    assert (raised.value.errno, raised.value.filename) == (errno.EIO, str(tmp_path / "x"))
+
+
+async def test_where_the_system_cannot_tell_little_is_read_and_much_is_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    preadv = os.preadv
+
+    def read(fd: int, buffers: list[bytearray], offset: int, flags: int = 0) -> int:
+        if flags:
+            raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+        return preadv(fd, buffers, offset)
+
+    monkeypatch.setattr(os, "preadv", read)
+    (tmp_path / "x").write_bytes(b"contents")
+    file = RealFiles().open(str(tmp_path / "x"))
+    assert file.read_in_memory(0, 8) == b"contents"
+    assert file.read_in_memory(0, 9) is None
+    assert not file.is_in_memory(0, 8)
+    await file.fetch(0, 8)
