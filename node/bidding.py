@@ -126,7 +126,7 @@ class Bidding:
         """Another node asks on behalf of one of its clients."""
         actions: list[Action]
         try:
-            actions: list[Action] = self.requests.ask(
+            actions = self.requests.ask(
                 party, message.request, check_topic(message.topic),
                 headers=message.headers, timeout_s=message.timeout_s,
                 now=self._clock.monotonic(),
@@ -138,7 +138,7 @@ class Bidding:
     def request_of_peer(self, party: Party, message: Request) -> None:
         actions: list[Action]
         try:
-            actions: list[Action] = self.requests.request_of_peer(
+            actions = self.requests.request_of_peer(
                 party, message.request, check_topic(message.topic),
                 headers=message.headers, payload=message.payload, many=message.many,
                 timeout_s=message.timeout_s, now=self._clock.monotonic(),
