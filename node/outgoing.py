@@ -251,13 +251,16 @@ class Outgoing:
     async def _fetch_some(self) -> None:
         while self._cold:
             cold, then = self._cold.popleft()
+            failure: OSError | None = None
             try:
                 await cold.range.file.fetch(cold.range.offset, cold.range.length)
             except OSError as error:
                 logger.warning("%d bytes cannot be sent: %s", cold.range.length, error)
-                then(error)
-            else:
-                then(None)
+                failure = error
+            try:
+                then(failure)
+            except OSError as error:
+                self._fail(error)
             self.pump()
         self._fetching -= 1
 

@@ -73,6 +73,8 @@ class FileLogReader:
         if error is None:
             self._fetched = cold
             return
+        if error.errno in SHORTAGES:
+            raise error
         self.suspect(found)
         self._fetched = _unreadable(
             found.file.path, found.offset, found.length, found.first_no, found.last_no,

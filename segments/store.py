@@ -67,7 +67,8 @@ class LogReader(Protocol):
         ...
 
     def fetched(self, cold: Cold, error: OSError | None) -> None:
-        """A range was fetched, or cannot be: it comes next, or a hole in its place."""
+        """A range was fetched, or cannot be: it comes next, or a hole in its place. Raises an error
+        that has nothing to do with the disk."""
         ...
 
     def suspect(self, found: Range) -> None:

@@ -25,10 +25,7 @@ class _Round:
         """Runs in a thread. Whoever ends last wakes the task: one wake-up for one round."""
         try:
             for index in range(first, len(self._jobs), self._slices):
-                try:
-                    self._jobs[index]()
-                except OSError as error:
-                    self.outcomes[index] = error
+                self.outcomes[index] = _outcome(self._jobs[index])
         except Exception as error:  # noqa: BLE001  it is raised again in the task that waits
             self.bug = error
         with self._lock:
@@ -81,12 +78,19 @@ class Threads:
     ) -> list[OSError | None]:
         """Carry out jobs in parallel; the outcome of each.
 
-        When it is cancelled it still waits for all of them, or leaves them to themselves.
+        When it is cancelled it still waits for all of them, or leaves them to themselves. Where the
+        process has no descriptor left for a bell, those that must be done are done here, blocking,
+        and others raise OSError. There is one again as soon as a round has ended.
         """
         if not jobs:
             return []
         slices = min(self._threads_max, len(jobs))
-        bell = self._take_bell()
+        try:
+            bell = self._take_bell()
+        except OSError:
+            if not wait_for_all:
+                raise
+            return [_outcome(job) for job in jobs]
         round_ = _Round(jobs, slices, bell)
         with self._lock:
             self._slices += slices
@@ -108,14 +112,14 @@ class Threads:
         return round_.outcomes
 
     def _take_bell(self) -> int:
-        try:
-            return self._bells.pop()
-        except IndexError:
-            return os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        with self._lock:
+            if self._work < 0:
+                self._work = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_SEMAPHORE)
+            if self._bells:
+                return self._bells.pop()
+        return os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
 
     def _start(self) -> None:
-        if self._work < 0:
-            self._work = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_SEMAPHORE)
         name = f"{self._name}-{self._threads}"
         Thread(target=self._run, args=(self._work,), name=name, daemon=True).start()
         self._threads += 1
@@ -128,3 +132,11 @@ class Threads:
             del round_  # an idle thread keeps no file alive
             with self._lock:
                 self._slices -= 1
+
+
+def _outcome(job: Callable[[], None]) -> OSError | None:
+    try:
+        job()
+    except OSError as error:
+        return error
+    return None

@@ -383,6 +383,20 @@ def test_a_file_that_fails_is_suspected_and_a_socket_is_not(broken: str) -> None
     run(main)
 
 
+def test_who_cannot_use_what_was_fetched_ends_its_own_connection_only() -> None:
+    async def main() -> None:
+        out = Line().outgoing
+
+        def fail(error: OSError | None) -> None:
+            raise OSError(f"no memory after {error}")
+
+        out.fetch(Cold(a_range(b"x")), fail)
+        await out.run()
+        assert str(out.failure) == "no memory after None"
+
+    run(main)
+
+
 def test_what_is_to_be_fetched_is_so_only_while_somebody_sends() -> None:
     async def main() -> None:
         out = Line().outgoing

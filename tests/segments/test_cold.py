@@ -200,6 +200,11 @@ def test_a_shortage_of_this_process_is_no_hole(
         patch.setattr(shelf.disk, "open", no_more)
         with pytest.raises(OSError, match="too many"):
             reader.next_in_memory(1, DATA_MAX)
+    shelf.disk.arm(DiskFault.READ_COLD)
+    cold = reader.next_in_memory(1, DATA_MAX)
+    assert isinstance(cold, Cold)
+    with pytest.raises(OSError, match="no memory"):
+        reader.fetched(cold, OSError(errno.ENOMEM, "no memory"))
     found = reader.next_in_memory(1, DATA_MAX)
     assert isinstance(found, Range)
     assert found.first_no == 1

@@ -12,8 +12,10 @@ import pytest
 import trio
 import trio.testing
 
+from busnode.world import real_files
 from busnode.world.files import Bytes
 from busnode.world.real_files import FETCH_THREADS, LOOK_EVERY_BYTES, SYNC_THREADS, RealFiles
+from busnode.world.real_threads import Threads
 
 HOLD_LOCK = """
 import sys
@@ -282,6 +284,50 @@ async def test_who_is_cancelled_does_not_wait_for_a_disk_that_hangs(
         nursery.cancel_scope.cancel()
     disk.let_go.set()
     await file.fetch(0, 100)
+
+
+async def test_who_gives_up_leaves_no_descriptor_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "x").write_bytes(bytes(100))
+    file = RealFiles().open(str(tmp_path / "x"))
+    await file.fetch(0, 100)
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        disk = SlowDisk(monkeypatch)
+        async with trio.open_nursery() as nursery:
+            for _ in range(FETCH_THREADS):
+                nursery.start_soon(file.fetch, 0, 100)
+            while disk.entered < FETCH_THREADS:
+                await trio.sleep(0)
+            nursery.cancel_scope.cancel()
+        disk.let_go.set()
+        monkeypatch.undo()
+        with trio.fail_after(10):
+            while len(os.listdir("/proc/self/fd")) > before:
+                await trio.sleep(0.001)
+
+
+async def test_without_descriptors_syncing_goes_on_and_fetching_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none_left(count: int, flags: int) -> int:
+        raise OSError(errno.EMFILE, f"no eventfd ({count}, {flags})")
+
+    appended = RealFiles().append_to(str(tmp_path / "x"))
+    appended.append(b"x")
+    missing = str(tmp_path / "missing")
+    file = RealFiles().open(str(tmp_path / "x"))
+    monkeypatch.setattr(os, "eventfd", none_left)
+    monkeypatch.setattr(real_files, "_syncing", Threads(2, "test"))
+    monkeypatch.setattr(real_files, "_fetching", Threads(2, "test"))
+    done, failed = await RealFiles().sync_all([appended], [missing])
+    assert done is None
+    assert failed is not None
+    assert failed.errno == errno.ENOENT
+    with pytest.raises(OSError, match=f"Errno {errno.EMFILE}"):
+        await file.fetch(0, 1)
+    appended.close()
 
 
 async def test_an_error_names_the_byte_at_which_it_struck(
