@@ -182,7 +182,7 @@ class Membership:
         self.candidates = [
             each
             for each in self.candidates
-            if each.state is not State.WAITING or each.broker_id != broker_id or each.is_seed
+            if each.state is not State.WAITING or each.broker_id != broker_id or each.at is not None
         ]
         return Meeting.LINK
 
@@ -192,11 +192,12 @@ class Membership:
         self._forget(candidate)
 
     def met_known(self, candidate: Candidate, broker_id: BrokerId, now: float) -> None:
-        """All that answers there are nodes to which there is a link, or soon will be: a seed waits
-        until that link is lost; a node that only shares an address with such a one is dialled on
-        at its others; anything else was another name for it."""
+        """All that answers there are nodes to which there is a link, or soon will be: an address
+        that we were given rests until that link is lost, for it will be given again; a node that
+        only shares one with such a node is dialled on at its others; anything else was another
+        name for it."""
         own = self._own_addresses(candidate, broker_id)
-        if candidate.is_seed:
+        if candidate.at is not None:
             candidate.broker_id = broker_id
             candidate.state = State.WAITING
             candidate.failures = 0
@@ -247,9 +248,10 @@ class Membership:
         return candidate.state is State.WAITING and candidate.broker_id not in self.linked
 
     def _is_stale(self, candidate: Candidate, now: float) -> bool:
-        if candidate.is_seed or candidate.was_linked or candidate.state is not State.WAITING:
+        """Whether it was dialled in vain for so long that it is forgotten."""
+        if candidate.is_seed or candidate.was_linked or not self._is_due(candidate):
             return False
-        return now - candidate.heard_at > FORGET_S
+        return candidate.failures > 0 and now - candidate.heard_at > FORGET_S
 
     def _is_kept_elsewhere(self, candidate: Candidate, broker_id: BrokerId) -> bool:
         """Whether somebody has answered in place of another node, whose address it shares, and is

@@ -21,8 +21,8 @@ class RemoteLogs:
         return iter(list(self._holders))
 
     def reaches(self, link: PeerLink, log_id: LogId, first_no: int, end_no: int) -> None:
-        """A node holds a log as far as this."""
-        link.logs[log_id] = first_no, end_no
+        """A node holds a log as far as this, and no less than it has shown before."""
+        link.logs[log_id] = first_no, max(end_no, link.logs.get(log_id, (0, 0))[1])
         self._holders.setdefault(log_id, {})[link] = None
         self._by_topic.setdefault(log_id.topic, {})[log_id] = None
 

@@ -15,6 +15,9 @@ Start = str | int | None
 FETCHES_MAX: Final = 4
 """Logs from which one subscription fetches at once."""
 
+PLACINGS_MAX: Final = 64
+"""Logs in which its place is looked for at once: the answer is short, but reads from a disk."""
+
 
 class Fetcher(Protocol):
     """Who can ask other nodes."""
@@ -50,8 +53,16 @@ class RemoteReading:
         self.closed = False
         self._fetcher = fetcher
         self._fetches = 0
+        self._placings = 0
         self._starved: dict[LogId, None] = {}
         """Logs from which nothing was fetched because there was no room."""
+        self._unplaced: dict[LogId, None] = {}
+        """Logs in which its place is looked for when others are found."""
+        self._gaps: dict[LogId, tuple[int, int, str]] = {}
+        """Ranges that nobody can serve, told when all that lies before them was sent."""
+        self._untold: dict[LogId, int] = {}
+        """Places that were found too late for the answer to the client, and are told behind it."""
+        self._position_is_told = False
         self._start = start
         self._given = given
         self._began_us = now_us
@@ -69,6 +80,8 @@ class RemoteReading:
         match self._start:
             case "latest":
                 cursor = RemoteCursor(end_no, end_no)
+            case "earliest":
+                cursor = RemoteCursor(first_no - 1, end_no)
             case _:
                 cursor = self._late(log_id, first_no, end_no)
         self.cursors[log_id] = cursor
@@ -79,7 +92,8 @@ class RemoteReading:
             case int():
                 return RemoteCursor(0, end_no, self._start)
             case "earliest":
-                return RemoteCursor(first_no - 1, end_no)
+                # The client must be told of a beginning that is not 1; it is when a place is found.
+                return RemoteCursor(0, end_no, None if first_no == 1 else 0)
             case "latest":
                 return RemoteCursor(0, end_no, self._began_us)
             case _:
@@ -95,7 +109,8 @@ class RemoteReading:
             await self._placed.wait()
 
     def position(self) -> Iterator[tuple[LogId, MsgNo]]:
-        """Where it stands in each log, as far as that is known."""
+        """Where it stands in each log, as far as that is known: what the client is answered."""
+        self._position_is_told = True
         for log_id, cursor in self.cursors.items():
             if cursor.is_placed:
                 yield log_id, MsgNo(cursor.next_no - 1)
@@ -122,9 +137,11 @@ class RemoteReading:
             if first_no == 1:  # the log has just begun
                 cursor = RemoteCursor(self._given.get(log_id, 0), last_no)
             else:
-                cursor = self._late(log_id, 1, last_no)
+                cursor = self._late(log_id, first_no, last_no)
             self.cursors[log_id] = cursor
-        if cursor.arrived(first_no, last_no, self.subscription.has_space()):
+        # Before the client knows its position nothing is taken: it would name what is yet to come.
+        has_room = self.subscription.opened and self.subscription.has_space()
+        if cursor.arrived(first_no, last_no, has_room):
             self.subscription.hand_over(handed)
         elif cursor.wants():
             self._fetch(log_id, cursor)
@@ -135,9 +152,9 @@ class RemoteReading:
         if not cursor.is_placed:
             cursor.placed(after_no)
             self._placed.set()
-            if self.subscription.opened:
-                self.subscription.place(log_id, after_no)
-        self._fetch(log_id, cursor)
+            if self._position_is_told:
+                self._untold[log_id] = after_no
+        self._go_on(log_id, cursor)
 
     def fetched(self, handed: Handed) -> None:
         """Some of what was asked for has come."""
@@ -149,36 +166,66 @@ class RemoteReading:
         cursor = self._answered(log_id)
         if end_no is not None:
             cursor.ends(end_no)
-        self._fetch(log_id, cursor)
+        self._go_on(log_id, cursor)
 
     def lacked(self, log_id: LogId, first_no: int, last_no: int, reason: str) -> None:
         """The holder cannot serve a range."""
         cursor = self._answered(log_id)
         if last_no:
-            self.subscription.report(log_id, first_no, last_no, reason)
-            cursor.skipped(last_no)
-        self._fetch(log_id, cursor)
+            cursor.asked()  # until it is told nothing is taken: a GAP overtakes what waits
+            self._gaps[log_id] = first_no, last_no, reason
+        self._go_on(log_id, cursor)
 
     def lost(self, log_id: LogId) -> None:
         """The holder is gone before it has answered: somebody else may have the log."""
-        self._fetch(log_id, self._answered(log_id))
+        self._go_on(log_id, self._answered(log_id))
 
     def _answered(self, log_id: LogId) -> RemoteCursor:
         cursor = self.cursors[log_id]
-        cursor.fetching = False
-        self._fetches -= 1
-        self.subscription.reserve(-PIECE_BYTES)
-        if self._starved and self.subscription.has_room():
-            self.refill()
+        cursor.answered()
+        if cursor.is_placed:
+            self._fetches -= 1
+            self.subscription.reserve(-PIECE_BYTES)
+        else:
+            self._placings -= 1
         return cursor
+
+    def _go_on(self, log_id: LogId, cursor: RemoteCursor) -> None:
+        """Who has waited longer comes first."""
+        self.refill()
+        self._fetch(log_id, cursor)
 
     # What is asked for ----------------------------------------------------------------------------
 
     def refill(self) -> None:
         """There is room again."""
-        starved, self._starved = self._starved, {}
-        for log_id in starved:
-            self._fetch(log_id, self.cursors[log_id])
+        if self._untold and self.subscription.opened:
+            self._tell_places()
+        if self._gaps and not self.subscription.waiting:
+            self._tell_gaps()
+        while self._unplaced and self._placings < PLACINGS_MAX:
+            self._fetch_first(self._unplaced)
+        while self._starved and self._may_fetch():
+            self._fetch_first(self._starved)
+
+    def _tell_places(self) -> None:
+        untold, self._untold = self._untold, {}
+        for log_id, after_no in untold.items():
+            self.subscription.place(log_id, after_no)
+
+    def _tell_gaps(self) -> None:
+        gaps, self._gaps = self._gaps, {}
+        for log_id, (first_no, last_no, reason) in gaps.items():
+            cursor = self.cursors[log_id]
+            cursor.answered()
+            cursor.skipped(last_no)
+            self.subscription.report(log_id, first_no, last_no, reason)
+            self._fetch(log_id, cursor)
+
+    def _fetch_first(self, waiting: dict[LogId, None]) -> None:
+        log_id = next(iter(waiting))
+        del waiting[log_id]
+        self._fetch(log_id, self.cursors[log_id])
 
     def close(self) -> None:
         """The subscription has ended: nothing is taken or asked for any more."""
@@ -186,18 +233,21 @@ class RemoteReading:
         self.taken_up = False
         self.subscription.reserve(-PIECE_BYTES * self._fetches)
 
+    def _may_fetch(self) -> bool:
+        return self._fetches < FETCHES_MAX and self.subscription.has_room()
+
     def _fetch(self, log_id: LogId, cursor: RemoteCursor) -> None:
         if not cursor.wants():
             return
-        length = 0
-        if cursor.is_placed:
-            if self._fetches >= FETCHES_MAX or not self.subscription.has_room():
-                self._starved[log_id] = None
-                return
-            length = PIECE_BYTES
-        cursor.fetching = self._fetcher.fetch(
-            self, log_id, cursor.next_no - 1, cursor.since_us, length
-        )
-        if cursor.fetching:
-            self._fetches += 1
-            self.subscription.reserve(PIECE_BYTES)
+        length = PIECE_BYTES if cursor.is_placed else 0
+        if length and not self._may_fetch():
+            self._starved[log_id] = None
+        elif not length and self._placings >= PLACINGS_MAX:
+            self._unplaced[log_id] = None
+        elif self._fetcher.fetch(self, log_id, cursor.next_no - 1, cursor.since_us, length):
+            cursor.asked()
+            if length:
+                self._fetches += 1
+                self.subscription.reserve(length)
+            else:
+                self._placings += 1

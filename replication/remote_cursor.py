@@ -15,7 +15,7 @@ PIECE_BYTES: Final = 512 * 1024
 class RemoteCursor:
     """Decides what is taken, passed over and fetched. It does none of it."""
 
-    __slots__ = ("end_no", "fetching", "next_no", "since_us")
+    __slots__ = ("_heard_no", "end_no", "fetching", "next_no", "since_us")
 
     def __init__(self, after_no: int, end_no: int, since_us: int | None = None) -> None:
         self.next_no = after_no + 1
@@ -25,6 +25,8 @@ class RemoteCursor:
         self.since_us = since_us
         """While its place is not known: the moment from which on it reads."""
         self.fetching = False
+        self._heard_no = 0
+        """How far a copy was said to reach since something was asked for."""
 
     @property
     def is_placed(self) -> bool:
@@ -39,10 +41,21 @@ class RemoteCursor:
         """Whether something must be fetched: its place in the log, or what it lacks."""
         return not self.fetching and (not self.is_placed or self.end_no >= self.next_no)
 
+    def asked(self) -> None:
+        """Somebody was asked for its place, or for what it lacks."""
+        self.fetching = True
+        self._heard_no = 0
+
+    def answered(self) -> None:
+        """There is nothing more to come of what was asked for."""
+        self.fetching = False
+
     def reaches(self, end_no: int) -> None:
         """A copy is known to reach as far."""
         if end_no > self.end_no:
             self.end_no = end_no
+        if end_no > self._heard_no:
+            self._heard_no = end_no
 
     def arrived(self, first_no: int, last_no: int, has_room: bool) -> bool:
         """Something came by itself; whether the consumer takes it."""
@@ -73,5 +86,6 @@ class RemoteCursor:
             self.next_no = last_no + 1
 
     def ends(self, end_no: int) -> None:
-        """Its holder has no more than this. What was known of another copy, now gone, is not."""
-        self.end_no = max(end_no, self.next_no - 1)
+        """Its holder has no more than this. What was known of another copy, now gone, is not; what
+        was heard since the holder was asked may be of one that has come."""
+        self.end_no = max(end_no, self.next_no - 1, self._heard_no)

@@ -355,9 +355,27 @@ def test_a_seed_that_leads_to_a_linked_node_rests_until_that_link_is_lost(
     assert the_seed in membership.take_due(1e6 + MOST_S)
 
 
-def test_another_name_for_a_linked_node_is_forgotten(membership: Membership) -> None:
+def test_a_name_that_keeps_leading_to_a_linked_node_is_not_dialled_again_and_again(
+    membership: Membership,
+) -> None:
+    """A resolver tells of the same address every few seconds, for as long as there is a link."""
     x = link(membership, mdns(X, at("x")))
-    membership.hint(Hint((at("alias"),), "dns"), 1.0)
+    dials = 0
+    for now in range(0, int(3 * FORGET_S), 10):
+        membership.hint(Hint((at("alias"),), "dns"), now)
+        for alias in membership.take_due(now):
+            dials += 1
+            assert membership.met(alias, X, "x") is Meeting.KNOWN
+            membership.met_known(alias, X, now)
+    assert dials == 1
+    lose(membership, x, 3 * FORGET_S)
+    membership.hint(Hint((at("alias"),), "dns"), 3 * FORGET_S)
+    assert at("alias") in dialled_addresses(membership, 3 * FORGET_S)
+
+
+def test_a_brokerid_under_which_another_node_answers_is_forgotten(membership: Membership) -> None:
+    x = link(membership, mdns(X, at("x")))
+    membership.hint(mdns(Y, at("x")), 1.0)
     (alias,) = membership.take_due(1.0)
     assert membership.met(alias, X, "x") is Meeting.KNOWN
     membership.met_known(alias, X, 1.0)
