@@ -22,6 +22,9 @@ CONTROL_BYTES_MAX: Final = 8 * 1024 * 1024
 """Control frames waiting for a peer that does not read. Answers are small: one that makes us keep
 this much asks without listening, and is let go."""
 
+QUEUED_BYTES_MAX: Final = 64 * 1024 * 1024
+"""What all subscriptions of one client, of which there may be thousands, may keep in memory."""
+
 PIECES_BEFORE_YIELD: Final = 32
 """Pieces that one connection may send before others have their turn: 8 MiB. Measured by sendfile to
 a reader in another process, on 2 cores that others used too: 1.5 to 10 ms, median 5."""
@@ -94,6 +97,7 @@ class Outgoing:
         self.sent_bytes = 0
         self.queued_bytes = 0
         """What its sources keep in memory, all together."""
+        self._without_room: dict[Callable[[], None], None] = {}
 
     @property
     def blocked(self) -> bool:
@@ -104,6 +108,24 @@ class Outgoing:
     def idle(self) -> bool:
         """Whether all that there was has been given to the system."""
         return not (self._control or self._sources or self._unsent or self._range)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether its sources keep as much in memory as one connection may."""
+        return self.queued_bytes >= QUEUED_BYTES_MAX
+
+    def queue(self, change_bytes: int) -> None:
+        """Its sources keep so much more, or less, in memory."""
+        was_full = self.is_full
+        self.queued_bytes += change_bytes
+        if was_full and not self.is_full:
+            waiting, self._without_room = self._without_room, {}
+            for tell in waiting:
+                tell()
+
+    def when_room(self, tell: Callable[[], None]) -> None:
+        """Call back once when sources may keep more: somebody else may have taken all there was."""
+        self._without_room[tell] = None
 
     def has_room(self, size_bytes: int) -> bool:
         """Whether so much for others' sake still leaves room for answers."""

@@ -207,6 +207,8 @@ class RemoteReading:
             self._fetch_first(self._unplaced)
         while self._starved and self._may_fetch():
             self._fetch_first(self._starved)
+        if self._starved:
+            self.subscription.when_room(self.refill)
 
     def _tell_places(self) -> None:
         untold, self._untold = self._untold, {}
@@ -242,6 +244,7 @@ class RemoteReading:
         length = PIECE_BYTES if cursor.is_placed else 0
         if length and not self._may_fetch():
             self._starved[log_id] = None
+            self.subscription.when_room(self.refill)
         elif not length and self._placings >= PLACINGS_MAX:
             self._unplaced[log_id] = None
         elif self._fetcher.fetch(self, log_id, cursor.next_no - 1, cursor.since_us, length):

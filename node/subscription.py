@@ -24,10 +24,6 @@ from busnode.wire.ids import NO_BROKER, ClientNo, LogId, Pattern
 LIVE_BYTES_MAX: Final = 4 * 1024 * 1024
 """Messages that are not persistent, waiting for one subscription: a burst of 30,000 small ones."""
 
-QUEUED_BYTES_MAX: Final = 64 * 1024 * 1024
-"""The same for all subscriptions of one client, of which there may be thousands, together with what
-queue groups have handed them."""
-
 PIECE_BYTES: Final = 256 * 1024
 """What one subscription sends before the next has its turn."""
 
@@ -126,7 +122,7 @@ class Subscription:
         self._queue(live=len(batches))
         while self._live_bytes > LIVE_BYTES_MAX and len(self._live) > 1:
             self._drop_oldest()
-        while self._live and self._outgoing.queued_bytes > QUEUED_BYTES_MAX:
+        while self._live and self._outgoing.is_full:
             self._drop_oldest()
         self._wake()
 
@@ -140,7 +136,7 @@ class Subscription:
         """So many bytes more, or fewer, are kept in memory."""
         self._live_bytes += live
         self._handed_bytes += handed
-        self._outgoing.queued_bytes += live + handed
+        self._outgoing.queue(live + handed)
 
     def read(self, log: Log, after_no: int) -> None:
         """Take up a log behind a number."""
@@ -167,14 +163,12 @@ class Subscription:
             self.opened
             and self.credit_bytes > self._handed_bytes + self._live_bytes
             and self._handed_bytes < PIECE_BYTES
-            and self._outgoing.queued_bytes < QUEUED_BYTES_MAX
+            and not self._outgoing.is_full
         )
 
     def has_space(self) -> bool:
         """Whether what comes by itself from another node's log may be handed to it."""
-        return (
-            self._handed_bytes < LIVE_BYTES_MAX and self._outgoing.queued_bytes < QUEUED_BYTES_MAX
-        )
+        return self._handed_bytes < LIVE_BYTES_MAX and not self._outgoing.is_full
 
     def fetch(self, cold: Cold, then: Callable[[OSError | None], None]) -> None:
         """Fetch a range of a log from the disk for who hands it records."""
@@ -182,7 +176,12 @@ class Subscription:
 
     def reserve(self, size_bytes: int) -> None:
         """So many bytes more, or fewer, are on their way to be handed to it."""
-        self._outgoing.queued_bytes += size_bytes
+        self._outgoing.queue(size_bytes)
+
+    def when_room(self, tell: Callable[[], None]) -> None:
+        """Call back when there is room again that other subscriptions of this client have taken."""
+        if self._outgoing.is_full:
+            self._outgoing.when_room(tell)
 
     def hand_over(self, handed: Handed) -> None:
         """Records that this one is to send."""

@@ -10,7 +10,8 @@ import msgpack
 import pytest
 import trio
 
-from busnode.node import router, subscription, subscriptions
+from busnode.node import outgoing as outgoing_module
+from busnode.node import router, subscriptions
 from busnode.wire import limits
 from busnode.wire.control import (
     Dropped,
@@ -301,7 +302,7 @@ async def test_places_in_logs_are_limited_for_each_client(
 async def test_live_messages_that_wait_are_limited_for_each_client(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(subscription, "QUEUED_BYTES_MAX", 100_000)
+    monkeypatch.setattr(outgoing_module, "QUEUED_BYTES_MAX", 100_000)
     async with real_bus(tmp_path) as bus, bus.client(1) as publisher, bus.client(2) as client:
         for number in range(10):
             await client.subscribe(f"/{number}", number=number, credit_bytes=0)
@@ -330,7 +331,7 @@ async def test_live_messages_that_wait_are_limited_for_each_client(
 async def test_what_queue_groups_hand_to_one_client_is_limited(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(subscription, "QUEUED_BYTES_MAX", 100_000)
+    monkeypatch.setattr(outgoing_module, "QUEUED_BYTES_MAX", 100_000)
     async with real_bus(tmp_path) as bus, bus.client(1) as publisher, bus.client(2) as client:
         await publisher.send(*(publisher.batch("/a", [bytes(5000)]) for _ in range(100)))
         # Its socket is full of something else, and it does not read.

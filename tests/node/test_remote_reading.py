@@ -15,7 +15,7 @@ import trio
 import trio.testing
 
 from busnode.node import subscription as subscription_module
-from busnode.node.outgoing import Outgoing
+from busnode.node.outgoing import QUEUED_BYTES_MAX, Outgoing
 from busnode.node.remote_reading import FETCHES_MAX, PLACINGS_MAX, RemoteReading, Start
 from busnode.node.subscription import Handed, Subscription
 from busnode.replication.remote_cursor import PIECE_BYTES
@@ -601,6 +601,20 @@ def test_logs_take_turns_when_there_is_more_to_fetch_than_may_be_fetched_at_once
         while scene.origin.coming:
             scene.nodes.deliver(scene.origin)
         assert list(scene.nodes.fetches) == list(logs)[FETCHES_MAX:]
+
+    play(main)
+
+
+def test_room_that_other_subscriptions_have_taken_is_used_when_it_is_free_again() -> None:
+    async def main(nursery: trio.Nursery) -> None:
+        logs = many_logs(1)
+        scene = Scene(nursery, logs)
+        await trio.testing.wait_all_tasks_blocked()
+        scene.client.outgoing.queue(QUEUED_BYTES_MAX)
+        scene.open()
+        assert not scene.nodes.fetches
+        scene.client.outgoing.queue(-QUEUED_BYTES_MAX)
+        assert list(scene.nodes.fetches) == list(logs)
 
     play(main)
 
