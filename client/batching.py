@@ -22,6 +22,9 @@ from busnode.wire.frames import Flags
 from busnode.wire.ids import Topic
 from busnode.wire.limits import BATCH_MESSAGES_MAX, KIB
 
+MIRRORED: Final = "mirrored"
+"""What a publisher may require."""
+
 SCOPES: Final = {"global": Flags.GLOBAL, "local": Flags.LOCAL, "remote": Flags.REMOTE}
 
 MESSAGE_CHARGE: Final = 64
@@ -49,8 +52,8 @@ class Batching:
     def __init__(self, persistent: Room, plain: Room) -> None:
         self.rooms = {True: persistent, False: plain}
         self._queues: dict[bool, deque[Batch]] = {True: deque(), False: deque()}
-        self.lanes: dict[tuple[str, bool, str], Lane] = {}
-        """By topic, persistence and scope."""
+        self.lanes: dict[tuple[str, bool, str, str | None], Lane] = {}
+        """By topic, persistence, scope and what is required."""
         self._lanes_max = LANES_MAX
         self._held: dict[Lane, None] = {}
         """Lanes in which somebody has a grant."""
@@ -58,20 +61,27 @@ class Batching:
         self.grants = True
         """False while nothing is written: then each message gets the time at which it came."""
 
-    def lane(self, topic: Topic, persistent: bool, scope: str) -> Lane:
+    def lane(self, topic: Topic, persistent: bool, scope: str, require: str | None = None) -> Lane:
         """The lane of a topic that was checked."""
-        key = (topic, persistent, scope)
+        key = (topic, persistent, scope, require)
         lane = self.lanes.get(key)
         if lane is None:
             flags = SCOPES.get(scope)
             if flags is None:
                 raise Refused(f"scope {scope!r:.40}; expected {', '.join(SCOPES)}")
+            if persistent:
+                flags |= Flags.PERSISTENT
+            if require == MIRRORED and persistent:
+                flags |= Flags.MIRROR_REQUIRED
+            elif require is not None:
+                what = f"require {require!r:.40}" if persistent else "require without persistent"
+                raise Refused(f"{what}; a persistent message may require {MIRRORED!r}")
             if len(self.lanes) >= self._lanes_max:
                 kept = {key: each for key, each in self.lanes.items() if each.open}
                 self.lanes.clear()  # in place: it is looked up from outside
                 self.lanes.update(kept)
                 self._lanes_max = max(LANES_MAX, 2 * len(kept))
-            lane = self.lanes[key] = Lane(topic, flags | Flags.PERSISTENT if persistent else flags)
+            lane = self.lanes[key] = Lane(topic, flags)
         return lane
 
     def room(self, lane: Lane) -> Room:

@@ -17,7 +17,15 @@ from typing import Any, Final, TypeVar
 import anyio
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
-from busnode.client.bus import DEFAULT_URL, REQUEST_TIMEOUT_S, Bus, BusStatistics, Scope, Start
+from busnode.client.bus import (
+    DEFAULT_URL,
+    REQUEST_TIMEOUT_S,
+    Bus,
+    BusStatistics,
+    Require,
+    Scope,
+    Start,
+)
 from busnode.client.bus import connect as connect_async
 from busnode.client.cursor_store import CursorStore
 from busnode.client.gaps import OnDropped, OnGap
@@ -231,6 +239,7 @@ class BlockingBus:
         headers: Mapping[str, str] | None = None,
         message_id: str | None = None,
         scope: Scope = "global",
+        require: Require = None,
     ) -> Receipt | None:
         """See `Bus.publish`. For many messages a publisher is far cheaper."""
         return self._thread.call(
@@ -241,12 +250,18 @@ class BlockingBus:
             headers=headers,
             message_id=message_id,
             scope=scope,
+            require=require,
         )
 
     def publisher(
-        self, topic: str, *, persistent: bool = False, scope: Scope = "global"
+        self,
+        topic: str,
+        *,
+        persistent: bool = False,
+        scope: Scope = "global",
+        require: Require = None,
     ) -> BlockingPublisher:
-        publisher = self._bus.publisher(topic, persistent=persistent, scope=scope)
+        publisher = self._bus.publisher(topic, persistent=persistent, scope=scope, require=require)
         return BlockingPublisher(self._thread, publisher)
 
     def subscribe(

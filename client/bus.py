@@ -38,6 +38,7 @@ from busnode.wire.topics import check_pattern, check_topic
 from busnode.world.real_anyio import AnyioWorld
 
 Scope = Literal["global", "local", "remote"]
+Require = Literal["mirrored"] | None
 Start = Literal["latest", "earliest"] | datetime | Position
 
 DEFAULT_URL: Final = "bus://127.0.0.1:4250"
@@ -90,6 +91,7 @@ class Bus:
         headers: Mapping[str, str] | None = None,
         message_id: str | None = None,
         scope: Scope = "global",
+        require: Require = None,
     ) -> Receipt: ...
 
     @overload
@@ -102,6 +104,7 @@ class Bus:
         headers: Mapping[str, str] | None = None,
         message_id: str | None = None,
         scope: Scope = "global",
+        require: Require = None,
     ) -> None: ...
 
     @overload
@@ -114,6 +117,7 @@ class Bus:
         headers: Mapping[str, str] | None = None,
         message_id: str | None = None,
         scope: Scope = "global",
+        require: Require = None,
     ) -> Receipt | None: ...
 
     async def publish(
@@ -125,16 +129,18 @@ class Bus:
         headers: Mapping[str, str] | None = None,
         message_id: str | None = None,
         scope: Scope = "global",
+        require: Require = None,
     ) -> Receipt | None:
         """Publish one message. A persistent one returns its receipt when it is acked; another
-        returns when it is buffered.
+        returns when it is buffered. With `require="mirrored"` it raises NotMirrored, with the time
+        after which to try again, where no second node has it.
 
         Cancelled while it waits for room, the message was not taken. Cancelled later, it is on its
         way all the same, and is sent again until it is acked. Disconnected likewise.
         """
-        lane = self._lanes.get((topic, persistent, scope))
+        lane = self._lanes.get((topic, persistent, scope, require))
         if lane is None:
-            lane = self._batching.lane(check_topic(topic), persistent, scope)
+            lane = self._batching.lane(check_topic(topic), persistent, scope, require)
         plain = lane.plain
         room = plain.room - MESSAGE_CHARGE
         if (
@@ -159,10 +165,15 @@ class Bus:
         return Receipt(batch.broker_id, MsgNo(batch.first_no + index), batch.level)
 
     def publisher(
-        self, topic: str, *, persistent: bool = False, scope: Scope = "global"
+        self,
+        topic: str,
+        *,
+        persistent: bool = False,
+        scope: Scope = "global",
+        require: Require = None,
     ) -> Publisher:
         """The fast way for many messages to one topic: `async with bus.publisher(…) as out`."""
-        lane = self._batching.lane(check_topic(topic), persistent, scope)
+        lane = self._batching.lane(check_topic(topic), persistent, scope, require)
         return Publisher(topic, lane, self._outgoing)
 
     # Subscribing ----------------------------------------------------------------------------------

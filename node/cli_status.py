@@ -81,6 +81,7 @@ def show_node(found: Status, view: ClusterView) -> None:
     facts = {
         "state": "ready" if found["ready"] else printable(str(found["unready_reason"])),
         "cluster": view.summary(),
+        "mirror": _mirrors(found["cluster"]),
         "up for": duration(found["uptime_s"]),
         **{what: str(address) for what, address in found["addresses"].items()},
         "brokerId": str(found["broker_id"]),
@@ -100,6 +101,19 @@ def show_node(found: Status, view: ClusterView) -> None:
         facts["damage"] = f"{counted(found['flaws_count'], 'flaw')}: {'; '.join(flaws)}"
     name = f"node {printable(found['name'])} of cluster {printable(found['cluster_id'])}"
     show_facts(name, facts)
+
+
+def _mirrors(cluster: Status) -> str:
+    """Who holds copies of this node's logs, and what an ack is worth now."""
+    level = f"acks are {cluster['level']}"
+    if not cluster["mirrors"]:
+        return f"none; {level}"
+    told = [
+        f"{printable(mirror['name'])} {mirror['state']}"
+        + (f", {mirror['behind']:,} messages behind" if mirror["behind"] else "")
+        for mirror in cluster["mirrors"]
+    ]
+    return f"{'; '.join(told)}; {level}"
 
 
 def show_clients(found: Status, on: "Console | None" = None) -> None:

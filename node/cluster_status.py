@@ -3,6 +3,7 @@
 from typing import Any
 
 from busnode.cluster.membership import Candidate, State
+from busnode.node.mirroring import MirrorStream
 from busnode.node.peers import Peers
 from busnode.wire.ids import BrokerId
 from busnode.world.world import World
@@ -24,6 +25,9 @@ def cluster_status(peers: Peers, world: World, rows_max: int) -> Status:
         ],
         "missing_links_count": len(missing),
         "clients_at": peers.addresses(),
+        "mirrors": [_mirror(stream) for stream in peers.mirroring.streams.values()],
+        "level": "mirrored" if peers.mirroring.in_force else "local",
+        "mirror_of": [each.hex() for each in peers.copies.origins],
         "interests": len(peers.interests),
         "remote_logs": len(peers.logs),
         "links_made": peers.links_made,
@@ -39,6 +43,15 @@ def cluster_status(peers: Peers, world: World, rows_max: int) -> Status:
             "malformed": found.malformed,
             "failure": found.failure,
         },
+    }
+
+
+def _mirror(stream: MirrorStream) -> Status:
+    return {
+        "name": stream.link.name,
+        "state": "in force" if stream.progress.in_force else "catching up",
+        "behind": stream.progress.behind,
+        "sent_bytes": stream.sent_bytes,
     }
 
 

@@ -30,6 +30,8 @@ class Committer:
         """Whether one is under way: what it has taken is not dirty any more, and not safe yet."""
         self.poisoned: dict[Log, None] = {}
         """Logs that take no more."""
+        self.on_committed: Callable[[list[Log]], None] = _for_nobody
+        """Told of logs that have moved, when those who wait for acks have them."""
         self.on_lost: Callable[[Log], None] = _nobody
         """Told of each, before those who wait for it are refused."""
 
@@ -57,6 +59,7 @@ class Committer:
             self.committing = False
         self.commits += 1
         self._receipts.settle(done.logs)
+        self.on_committed(done.logs)
         for log in (*lost, *done.poisoned):
             self._give_up(log)
         moved = [listener for log in done.logs for listener in self._tell(log)]
@@ -80,3 +83,7 @@ class Committer:
 
 def _nobody(log: Log) -> None:
     del log
+
+
+def _for_nobody(logs: list[Log]) -> None:
+    del logs

@@ -38,6 +38,16 @@ class NodeConfig:
     peer_port: int | None = PEER_PORT
     """None: this node stays alone."""
     seeds: tuple[Address, ...] = ()
+    mirrors: int = 1
+    """Nodes that hold a copy of this one's logs."""
+    mirror: str | None = None
+    """The name of the node that comes first as a mirror."""
+    catchup_rate: int | None = None
+    """Bytes a second at which a mirror that is behind is sent what it lacks; None: no limit."""
+    repair_after_s: float = 30 * SECONDS
+    """How long a copy may be missing before another one is made."""
+    require_mirror: bool = False
+    """Whether persistent messages are refused while no mirror is up."""
     mdns: bool = True
     """Whether nodes are announced and looked for by multicast."""
     http_port: int | None = HTTP_PORT

@@ -27,6 +27,11 @@ class NodeSettings(TypedDict, total=False):
     port: int
     peer_port: int | None
     seeds: tuple[Address, ...]
+    mirrors: int
+    mirror: str | None
+    catchup_rate: int | None
+    repair_after_s: float
+    require_mirror: bool
     mdns: bool
     http_port: int | None
     storage: str

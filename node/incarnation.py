@@ -36,9 +36,11 @@ class Incarnations:
         store: Store,
         router: Router,
         publishing: Publishing,
+        keep: Callable[[BrokerId], None],
         begun: Callable[[], None],
     ) -> None:
-        """The first one has begun everywhere; `begun` is called after each that follows."""
+        """The first one has begun everywhere. Of each that follows `keep` makes durable that it is
+        ours, or raises StorageError; `begun` is called when it has begun."""
         self.count = 1
         self.failure: str | None = None
         """Why persistent messages are refused now, or None."""
@@ -47,6 +49,7 @@ class Incarnations:
         self._clock = world.clock
         self._router = router
         self._publishing = publishing
+        self._keep = keep
         self._begun = begun
         self._pause_s = 0.0
         self._not_before = world.clock.monotonic()
@@ -82,6 +85,7 @@ class Incarnations:
         broker_id = self._entropy.broker_id()
         try:
             self._store.begin(broker_id)  # durable before anything can be acked under it
+            self._keep(broker_id)
         except (StorageError, OSError) as error:
             logger.error(
                 "no new incarnation", extra=fields(error=error, retry_after_s=self._pause_s)

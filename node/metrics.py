@@ -135,6 +135,15 @@ class NodeCollector(Collector):
         dropped = sum(session.dropped for session in peers.sessions.values())
         slow = "Messages, not persistent, dropped for other nodes that are linked now."
         yield _gauge("dropped_for_peers", slow, dropped)
+        streams = peers.mirroring.streams.values()
+        in_force = sum(stream.progress.in_force for stream in streams)
+        yield _gauge("mirrors_in_force", "Mirrors whose word an ack waits for.", in_force)
+        behind = sum(stream.progress.behind for stream in streams)
+        yield _gauge("mirror_behind_messages", "What mirrors have yet to catch up with.", behind)
+        sent = sum(stream.sent_bytes for stream in streams)
+        yield _gauge("mirror_sent_bytes", "Bytes sent to the mirrors that there are now.", sent)
+        copied = "Messages written here as a mirror of other nodes."
+        yield _counter("copied_messages", copied, peers.copies.messages)
         yield _gauge("interests", "Patterns that other nodes are told of.", len(peers.interests))
         wanted = sum(session.interests for session in peers.sessions.values())
         yield _gauge("peer_interests", "Patterns that other nodes want.", wanted)

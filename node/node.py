@@ -4,6 +4,7 @@ import logging
 import posixpath
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from typing import Final
 
 import trio
@@ -11,6 +12,7 @@ import trio
 from busnode.node.bidding import Bidding
 from busnode.node.committer import Committer
 from busnode.node.config import NodeConfig
+from busnode.node.copies import Copies
 from busnode.node.durable_positions import (
     PREFIX,
     DurablePositions,
@@ -24,6 +26,8 @@ from busnode.node.identity import find_name
 from busnode.node.incarnation import Incarnations
 from busnode.node.listeners import Listeners, open_listeners
 from busnode.node.logs import fields
+from busnode.node.mirroring import Mirroring
+from busnode.node.ownership import Ownership
 from busnode.node.pages import pages
 from busnode.node.peers import Peers
 from busnode.node.producers import Producers
@@ -34,9 +38,10 @@ from busnode.node.session import ClientSession
 from busnode.node.status import answer_status, answer_topics
 from busnode.node.subscriptions import Subscriptions
 from busnode.node.traffic import Traffic
+from busnode.replication.throttle import Throttle
 from busnode.segments.retention import RetentionRules
 from busnode.segments.storages import find_storage
-from busnode.segments.store import Store, StoreOptions
+from busnode.segments.store import Log, Store, StoreOptions
 from busnode.wire.batches import Columns, encode_columns
 from busnode.wire.control import (
     Bid,
@@ -68,6 +73,8 @@ CLIENTS_BEFORE_YIELD: Final = 100
 class OwnPublisher:
     """The node itself as a publisher: nobody waits for its acks."""
 
+    is_client = False
+
     def __init__(self) -> None:
         self.uncommitted_bytes = 0
 
@@ -95,19 +102,35 @@ class RunningNode:
         self.receipts = Receipts()
         self.producers = Producers()
         self.producers.load(store.logs())
+        keeps = None if config.storage == "memory" else world.files
+        assert config.data is not None
+        self.ownership = Ownership(keeps, config.data, store)
+        self.ownership.add(broker_id)
         self.committer = Committer(store, self.receipts, self.router)
         self.publishing = Publishing(
             broker_id, self.router, self.producers, self.receipts, self.committer
         )
         self.incarnations = Incarnations(
-            world, store, self.router, self.publishing, self.keep_positions
+            world, store, self.router, self.publishing, self.ownership.add, self._begun
         )
         self.committer.on_lost = self.incarnations.lost
         self.durable = DurablePositions()
         self.bidding = Bidding(world.clock)
+        self.mirroring = Mirroring(
+            store, world.clock, broker_id, config.mirrors, config.mirror,
+            self.ownership.mirrored_by,
+            None if config.catchup_rate is None else Throttle(config.catchup_rate),
+        )  # fmt: skip
+        self.mirroring.on_safe = self.receipts.settle
+        self.receipts.safe = self.mirroring.safe
+        self.publishing.mirrors = self.mirroring
+        self.publishing.require_mirror = config.require_mirror
+        self.copies = Copies(store, self.router, self.producers, self.committer)
+        self.committer.on_committed = self._committed
         self.peers = Peers(
             world, config, name, broker_id, store, self.router, self.publishing, self.bidding,
             world.network.reachable_at(listeners.client.address), listeners.peer,
+            self.ownership, self.mirroring, self.copies,
         )  # fmt: skip
         self.subscriptions = self.peers.subscriptions = Subscriptions(
             self.router, self.durable, world, config, self.peers
@@ -230,6 +253,16 @@ class RunningNode:
     def reply(self, session: ClientSession, message: Reply) -> None:
         self.bidding.reply(session, message)
 
+    def _committed(self, logs: list[Log]) -> None:
+        moved = self.copies.committed(logs)
+        if moved:
+            self.peers.copies_moved(moved)
+
+    def _begun(self) -> None:
+        """A new incarnation: its logs have to be mirrored too."""
+        self.mirroring.begin(self.broker_id)
+        self.keep_positions()
+
     # Its own messages -----------------------------------------------------------------------------
 
     def _save_position(self, name: str, cursors: Position) -> None:
@@ -337,6 +370,7 @@ async def start_node(
 ) -> AsyncGenerator[RunningNode, None]:
     """A node that serves while the block runs, and drains when it is left."""
     data = config.data or posixpath.join("busnode-data", config.name or otherwise_named)
+    config = replace(config, data=data)
     storage = find_storage(config.storage)
     options = StoreOptions(segment_bytes_max=config.segment_bytes_max)
     store = storage(world.files, world.clock, data, options)
@@ -358,6 +392,10 @@ async def start_node(
                 nursery.start_soon(node.peers.dial)
                 nursery.start_soon(node.peers.discover)
                 nursery.start_soon(node.peers.sweep)
+                nursery.start_soon(node.peers.local.run)
+                nursery.start_soon(node.peers.tell_of_copies)
+                nursery.start_soon(node.peers.watch_mirrors)
+                nursery.start_soon(node.peers.repairing.run)
                 if listeners.http is not None:
                     nursery.start_soon(HttpServer(listeners.http, pages(node)).run)
                 try:

@@ -22,6 +22,7 @@ from busnode.wire.control import (
     Goodbye,
     Interest,
     MembersSeen,
+    Mirrored,
     PeerHello,
     PeerWelcome,
     Ping,
@@ -31,7 +32,7 @@ from busnode.wire.control import (
     encode_control,
     encode_trusted,
 )
-from busnode.wire.errors import BY_CODE, BadFrame, BusnodeError, UnexpectedFrame
+from busnode.wire.errors import BY_CODE, BadFrame, BusnodeError
 from busnode.wire.frames import FrameType, read_header
 from busnode.wire.ids import BrokerId, LogId, Topic
 from busnode.wire.reader import FrameReader, Runs
@@ -73,9 +74,19 @@ class LinkHost(Protocol):
         """The other node does not hold a log that we thought it did."""
         ...
 
+    def fetch_elsewhere(
+        self, reading: RemoteReading, log_id: LogId, after_no: int, lacking: "PeerLink | None"
+    ) -> bool:
+        """Somebody lacks what was asked of it; whether somebody else is asked now."""
+        ...
+
     def gap_of_queue(self, interest: int, gap: Gap) -> None: ...
 
     def members_seen(self, broker_id: BrokerId, name: str, message: MembersSeen) -> None: ...
+
+    def mirrored(self, link: "PeerLink", message: Mirrored) -> None:
+        """What the other node has synced of our logs."""
+        ...
 
     def flush(self) -> None:
         """A buffer was worked off."""
@@ -253,9 +264,16 @@ class PeerLink(Conversation):
         if not gap.client_no:
             self._host.gap_of_queue(gap.subscription, gap)
             return
+        key = gap.client_no, gap.subscription, log_id
         if not gap.last_no:
             self._host.lacks(self, log_id)
-        key = gap.client_no, gap.subscription, log_id
+        else:
+            reading, _ = self.fetches.get(key, (None, 0))
+            if reading is not None and not reading.closed:
+                del self.fetches[key]
+                if self._host.fetch_elsewhere(reading, log_id, gap.first_no - 1, self):
+                    return
+                self.fetches[key] = reading, 0
         self._answered(
             key, lambda reading: reading.lacked(log_id, gap.first_no, gap.last_no, gap.reason)
         )
@@ -290,10 +308,10 @@ class PeerLink(Conversation):
                 self.close()
             case Error():
                 logger.warning("%s says %s: %s", self.who, message.code, message.text)
-            case Pong():
-                pass
+            case Mirrored():
+                host.mirrored(self, message)
             case _:
-                raise UnexpectedFrame(f"{message.TYPE.name}: this node has no mirror yet")
+                assert isinstance(message, Pong), message  # the table lets no other by
 
     def return_credit(self, interest: int, size_bytes: int) -> None:
         """Members of a queue group have taken so much."""

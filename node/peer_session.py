@@ -14,13 +14,14 @@ import trio
 
 from busnode.node.bidding import Bidding
 from busnode.node.conversation import Conversation
+from busnode.node.copies import Copies
 from busnode.node.outgoing import FETCHES_MAX, Outgoing, Piece
 from busnode.node.receipts import encode_refusal
 from busnode.node.router import Router
 from busnode.node.subscription import Subscription
 from busnode.node.subscriptions import Subscriptions
 from busnode.segments.damage import Hole
-from busnode.segments.store import Cold, LogReader, Store
+from busnode.segments.store import Cold, Log, LogReader, Store
 from busnode.wire.control import (
     Bid,
     Chunk,
@@ -30,8 +31,10 @@ from busnode.wire.control import (
     ExtentsHeld,
     Gap,
     Goodbye,
+    HoldingsTold,
     Interest,
     MembersSeen,
+    Mirror,
     PeerHello,
     Ping,
     Pong,
@@ -42,7 +45,7 @@ from busnode.wire.control import (
     encode_control,
     encode_trusted,
 )
-from busnode.wire.errors import LimitReached, Refused, StorageError, UnexpectedFrame
+from busnode.wire.errors import BadFrame, LimitReached, Refused, StorageError
 from busnode.wire.frames import FrameType
 from busnode.wire.ids import BrokerId, ClientNo, LogId, Pattern, Topic
 from busnode.wire.reader import FrameReader, Runs
@@ -76,6 +79,17 @@ class PeerHost(Protocol):
     subscriptions: Subscriptions
     bidding: Bidding
     store: Store
+    copies: Copies
+
+    def is_own(self, broker_id: BrokerId) -> bool:
+        """Whether it is one of this node's own incarnations."""
+        ...
+
+    def is_written(self, broker_id: BrokerId, session: "PeerSession") -> bool:
+        """Whether somebody else than this peer writes logs of that incarnation now."""
+        ...
+
+    def holdings_told(self, broker_id: BrokerId, message: HoldingsTold) -> None: ...
 
     def welcome(self, session: "PeerSession", hello: PeerHello) -> bytes:
         """Take a node in. WrongCluster, or BadVersion."""
@@ -226,6 +240,7 @@ class PeerSession(Conversation):
 
     def forget(self) -> None:
         """It is gone, and so is what it wanted."""
+        self._host.copies.leave(self)
         router = self._host.router
         for pattern in self._patterns.values():
             router.remove(pattern, self.feed)
@@ -240,8 +255,9 @@ class PeerSession(Conversation):
         pass  # whatever it asks for is answered at once
 
     async def _take_run(self, runs: Runs, place: int) -> None:
-        del runs, place
-        raise UnexpectedFrame("BATCH from a node that has asked to be no mirror's origin")
+        if runs.chunk is None:
+            raise BadFrame("batch without a CHUNK that says of which log it is")
+        self._host.copies.take(self, runs.chunk, self._reader.view, runs.runs[place])
 
     async def _take(self, message: Control) -> None:
         try:
@@ -269,6 +285,13 @@ class PeerSession(Conversation):
                 host.bidding.provide(self, message)
             case Unprovide():
                 host.bidding.unprovide(self, message.provider)
+            case Chunk():
+                pass  # what it announces brings it along
+            case Mirror():
+                self._mirror(message)
+            case HoldingsTold():
+                assert self.broker_id is not None
+                host.holdings_told(self.broker_id, message)
             case MembersSeen():
                 assert self.broker_id is not None
                 host.chosen(self)
@@ -285,10 +308,16 @@ class PeerSession(Conversation):
                 self.close()
             case Error():
                 logger.info("%s says %s: %s", self.who, message.code, message.text)
-            case Pong():
-                pass
             case _:
-                raise UnexpectedFrame(f"{message.TYPE.name}: this node is nobody's mirror yet")
+                assert isinstance(message, Pong), message  # the table lets no other by
+
+    def _mirror(self, message: Mirror) -> None:
+        try:
+            written = self._host.is_written(message.broker_id, self)
+            self._host.copies.begin(self, message.broker_id, written)
+        except StorageError as error:
+            logger.error("%s: %s", self.who, error)
+            self.send(encode_refusal(error, FrameType.MIRROR, None))
 
     def _replay(self, message: Replay) -> None:
         if len(self._replays.waiting) >= REPLAYS_MAX:
@@ -321,7 +350,7 @@ class PeerSession(Conversation):
             for log in logs:
                 broker_id, topic = log.log_id
                 rows.append((broker_id, topic, log.first_no, log.committed_no))
-                if log.log_id not in self.feed.cursors:
+                if self._host.is_own(broker_id) and log.log_id not in self.feed.cursors:
                     self.feed.read(log, log.committed_no)
             if len(rows) >= ROWS_A_FRAME:
                 self.send(encode_trusted(ExtentsHeld, interest, rows[:ROWS_A_FRAME], False))
@@ -336,6 +365,18 @@ class PeerSession(Conversation):
             del rows[:ROWS_A_FRAME]
         self.send(encode_trusted(ExtentsHeld, interest, rows, True))
         self.outgoing.pump()
+
+    def copies_moved(self, logs: list[Log]) -> None:
+        """Copies have grown: it is told how far those reach that it wants, for the day on which
+        their origin is gone."""
+        rows = [
+            (log.log_id.broker_id, log.log_id.topic, log.first_no, log.committed_no)
+            for log in logs
+            if self._wanted.match(log.log_id.topic)
+        ]
+        for at in range(0, len(rows), ROWS_A_FRAME):
+            if self._session.state is State.OPEN:
+                self.send(encode_trusted(ExtentsHeld, 0, rows[at : at + ROWS_A_FRAME], False))
 
     async def _lose_interest(self, interest: int) -> None:
         pattern = self._patterns.pop(interest, None)

@@ -17,21 +17,29 @@ from busnode.cluster.membership import Candidate, Meeting, Membership
 from busnode.cluster.mesh import Member, Mesh, MissingLink
 from busnode.node.bidding import Bidding
 from busnode.node.config import PEER_PORT, NodeConfig
+from busnode.node.copies import Copies
+from busnode.node.local_copies import LocalCopies
 from busnode.node.logs import fields
+from busnode.node.mirroring import RESUME_EVERY_S, WATCH_EVERY_S, Mirroring
+from busnode.node.ownership import Ownership
 from busnode.node.peer_link import PeerLink
 from busnode.node.peer_session import PeerSession
 from busnode.node.publishing import Publishing
 from busnode.node.remote_logs import RemoteLogs
 from busnode.node.remote_reading import RemoteReading
+from busnode.node.repairing import Repairing
 from busnode.node.router import Router
 from busnode.node.subscription import Handed
 from busnode.node.subscriptions import Subscriptions
-from busnode.segments.store import Store
+from busnode.replication.remote_cursor import PIECE_BYTES
+from busnode.segments.store import Log, Store
 from busnode.wire.control import (
     Control,
     ExtentsHeld,
     Gap,
+    HoldingsTold,
     MembersSeen,
+    Mirrored,
     PeerHello,
     PeerWelcome,
     encode_control,
@@ -63,6 +71,9 @@ ADDRESSES_MAX: Final = 6
 SESSIONS_MAX: Final = 1024
 """Nodes that have dialled us, and strangers that are about to be turned away."""
 
+COPIES_TOLD_EVERY_S: Final = 0.1
+"""How far behind the news of a copy may be: what a consumer waits for when an origin dies."""
+
 SWEEP_S: Final = 30.0
 STEPS_BEFORE_YIELD: Final = 200
 
@@ -85,7 +96,20 @@ class Peers:
         bidding: Bidding,
         clients_at: list[Address],
         listener: Listener | None,
+        ownership: Ownership,
+        mirroring: Mirroring,
+        copies: Copies,
     ) -> None:
+        self.copies = copies
+        self.local = LocalCopies(self.fetch_elsewhere)
+        self.repairing = Repairing(
+            store, world.clock, broker_id, config.mirrors + 1, config.repair_after_s,
+            mirroring.throttle,
+        )  # fmt: skip
+        self._ownership = ownership
+        self.mirroring = mirroring
+        self._moved: dict[Log, None] = {}
+        """Copies that have grown and of which others were not told."""
         self.store = store
         self.router = router
         self.bidding = bidding
@@ -144,8 +168,28 @@ class Peers:
     def unwant_queue(self, pattern: Pattern, queue: str) -> None:
         self._tell(self.interests.unwant(pattern, queue))
 
+    def is_own(self, broker_id: BrokerId) -> bool:
+        return broker_id in self._ownership
+
+    def is_written(self, broker_id: BrokerId, session: PeerSession) -> bool:
+        if broker_id == self._publishing.broker_id:
+            return True
+        return broker_id in self.sessions and session.broker_id != broker_id
+
+    def holdings_told(self, broker_id: BrokerId, message: HoldingsTold) -> None:
+        self.repairing.told(broker_id, message)
+
     def remote_logs(self, pattern: Pattern) -> Iterator[tuple[LogId, int, int]]:
-        return self.logs.matching(pattern)
+        for log_id, first_no, end_no in self.logs.matching(pattern):
+            copy = self.store.get(log_id)
+            if copy is None:
+                yield log_id, first_no, end_no
+            else:
+                reach = min(first_no, copy.first_no), max(end_no, copy.committed_no)
+                yield log_id, *reach
+        for log in self.router.logs(pattern):
+            if not self.is_own(log.log_id.broker_id) and log.log_id not in self.logs:
+                yield log.log_id, log.first_no, log.committed_no
 
     def fetch(
         self,
@@ -155,11 +199,33 @@ class Peers:
         since_us: int | None,
         length: int,
     ) -> bool:
+        reading.lacking.pop(log_id, None)
         holder = self.logs.holder(log_id)
+        copy = self.store.get(log_id)
+        if copy is not None and (holder is None or copy.committed_no >= holder.logs[log_id][1]):
+            self.local.fetch(reading, copy, after_no, since_us, length)
+            return True
         if holder is None:
             return False
         holder.fetch(reading, log_id, after_no, since_us, length)
         return True
+
+    def fetch_elsewhere(
+        self, reading: RemoteReading, log_id: LogId, after_no: int, lacking: PeerLink | None
+    ) -> bool:
+        """A range that one holder lacks is a gap only if all others do, too."""
+        asked = reading.lacking.setdefault(log_id, [])
+        asked.append(lacking)
+        copy = self.store.get(log_id)
+        if None not in asked and copy is not None and copy.committed_no > after_no:
+            self.local.fetch(reading, copy, after_no, None, PIECE_BYTES)
+            return True
+        for link in self.logs.holders(log_id):
+            if link not in asked and link.logs[log_id][1] > after_no:
+                link.fetch(reading, log_id, after_no, None, PIECE_BYTES)
+                return True
+        del reading.lacking[log_id]
+        return False
 
     def _provided(self, pattern: Pattern, eager: bool, change: int) -> None:
         interests = self.interests
@@ -205,8 +271,8 @@ class Peers:
     def arrived(self, link: PeerLink, handed: Handed) -> None:
         log_id = handed.log_id
         self._publishing.messages_from_peers += handed.last_no + 1 - handed.first_no
-        if self.store.get(log_id) is not None:
-            return  # a copy is here, and read here
+        if self.is_own(log_id.broker_id):
+            return
         self.logs.advance(link, log_id, handed.last_no)
         readings = self.subscriptions.readings
         for listener in self.router.route(log_id.topic.encode()).clients:
@@ -218,7 +284,7 @@ class Peers:
         for broker_id, topic, first_no, end_no in message.extents:
             route = self.router.route(topic.encode())
             log_id = LogId(broker_id, route.topic)
-            if self.store.get(log_id) is not None:
+            if self.is_own(broker_id):
                 continue
             self.logs.reaches(link, log_id, first_no, end_no)
             for listener in route.clients:
@@ -227,8 +293,45 @@ class Peers:
     def lacks(self, link: PeerLink, log_id: LogId) -> None:
         self.logs.lacks(link, log_id)
 
+    def mirrored(self, link: PeerLink, message: Mirrored) -> None:
+        if message.broker_id == self._publishing.broker_id:
+            self.mirroring.answered(link, message)
+        else:
+            self.repairing.answered(link, message)
+
     def flush(self) -> None:
         self._publishing.flush()
+
+    # Copies ---------------------------------------------------------------------------------------
+
+    def copies_moved(self, logs: list[Log]) -> None:
+        """Copies that we hold have grown: our own clients may read on, and others hear of it."""
+        readings = self.subscriptions.readings
+        for log in logs:
+            self._moved[log] = None
+            for listener in self.router.route(log.log_id.topic.encode()).clients:
+                readings[listener].reaches(log.log_id, log.first_no, log.committed_no)
+
+    async def tell_of_copies(self) -> None:
+        """Tell other nodes, not too often, how far the copies reach that they want."""
+        while True:
+            await self._world.clock.sleep(COPIES_TOLD_EVERY_S)
+            if self._moved:
+                moved, self._moved = list(self._moved), {}
+                for session in list(self.sessions.values()):
+                    session.copies_moved(moved)
+                    await trio.lowlevel.checkpoint()
+
+    async def watch_mirrors(self) -> None:
+        """Let go of silent mirrors, and let those go on that catch up with pauses."""
+        clock = self._world.clock
+        watch_at = clock.monotonic() + WATCH_EVERY_S
+        while True:
+            pausing = any([self.mirroring.resume(), self.repairing.resume()])
+            await clock.sleep(RESUME_EVERY_S if pausing else WATCH_EVERY_S)
+            if clock.monotonic() >= watch_at:
+                self.mirroring.watch()
+                watch_at = clock.monotonic() + WATCH_EVERY_S
 
     def members_seen(self, broker_id: BrokerId, name: str, message: MembersSeen) -> None:
         """A node tells whom it has a link to: those that we do not know are dialled."""
@@ -457,6 +560,8 @@ class Peers:
                 "two nodes have the same name", extra=fields(name=link.name, address=link.peer)
             )
         self.bidding.join(link)
+        self.mirroring.linked(link)
+        self.repairing.linked(link)
         facts = fields(name=link.name, broker_id=link.broker_id.hex(), address=link.peer)
         logger.info("linked", extra=facts)
         self._something_changed()
@@ -473,6 +578,8 @@ class Peers:
         del self.links[link.broker_id]
         self._forget_report(link.broker_id)
         self.bidding.leave(link)
+        self.mirroring.unlinked(link)
+        self.repairing.unlinked(link)
         self.logs.lost(link)
         link.forget()
         facts = fields(name=link.name, goodbye=link.said_goodbye)
@@ -483,6 +590,7 @@ class Peers:
         """What a node has reported is worth nothing when nobody hears from it any more."""
         if broker_id not in self.links and broker_id not in self.sessions:
             self.mesh.forget(broker_id)
+            self.repairing.left(broker_id)
 
     # Who is there ---------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from busnode.node.producers import Producer, Producers, SeenRun
 from busnode.node.receipts import Receipt, Receipts
 from busnode.node.router import Listener, Route, Router
 from busnode.segments.store import Log
-from busnode.wire.errors import BadTopic, LogPoisoned, Unavailable
+from busnode.wire.errors import BadTopic, LogPoisoned, NotMirrored, Unavailable
 from busnode.wire.frames import TRANSPORT_AT, Flags, Transport, broker_seed
 from busnode.wire.ids import BrokerId
 from busnode.wire.runs import Run, stamp_run
@@ -27,9 +27,39 @@ class Publisher(Protocol):
 
     uncommitted_bytes: int
 
+    @property
+    def is_client(self) -> bool:
+        """Whether somebody waits for the ack; the node's own messages are never refused."""
+        ...
+
     def send(self, frame: bytes) -> None: ...
 
     def committed(self, size_bytes: int) -> None: ...
+
+
+class Mirrors(Protocol):
+    """Those who hold copies of our logs."""
+
+    @property
+    def in_force(self) -> bool:
+        """Whether what is published now can be acked as mirrored."""
+        ...
+
+    def appended(self, log: Log) -> None: ...
+
+    def pump(self) -> None:
+        """Send what was appended."""
+        ...
+
+
+class NoMirrors:
+    in_force = False
+
+    def appended(self, log: Log) -> None:
+        pass
+
+    def pump(self) -> None:
+        pass
 
 
 class Publishing:
@@ -51,6 +81,9 @@ class Publishing:
         self._committer = committer
         self._offered: dict[Listener, None] = {}
         self._stopped: str | None = None
+        self.mirrors: Mirrors = NoMirrors()
+        """Where our logs are copied to while they are written."""
+        self.require_mirror = False
         self.messages_live = 0
         self.messages_persistent = 0
         self.repeats = 0
@@ -82,7 +115,8 @@ class Publishing:
         self._stopped = reason
 
     def flush(self) -> None:
-        """Send what was offered since the last time."""
+        """Send what was offered and appended since the last time."""
+        self.mirrors.pump()
         if self._offered:
             offered, self._offered = self._offered, {}
             for listener in offered:
@@ -120,16 +154,20 @@ class Publishing:
     def _store(self, publisher: Publisher, view: memoryview, run: Run, route: Route) -> None:
         if self._stopped is not None:
             raise _unavailable(self._stopped)
+        if self._needs_mirror(publisher, run) and not self.mirrors.in_force:
+            text = "no mirror is up, and this message must have one; nothing was stored"
+            raise NotMirrored(text, retry_after_s=RETRY_S)
         log = self._router.open_log(route)
         if log.poisoned is not None:
             raise _unavailable(log.poisoned)
-        for part in _consecutive(run):
+        for part in consecutive(run):
             _, _, _, producer_id, first_seq = part.batches[0]
             producer = self._producers.get(producer_id)
             if first_seq and not producer.is_new(first_seq):
                 self._store_new_of(publisher, view, part, log, producer)
             else:
                 self._append(publisher, view, part, log, producer)
+        self.mirrors.appended(log)
         self._committer.wake()
 
     def _store_new_of(
@@ -147,7 +185,8 @@ class Publishing:
                 self.repeats += batch[1]
                 stored_in, first_no, count = seen
                 last_no = first_no + count - 1
-                receipt = Receipt(publisher, 0, batch[4], 1, first_no, last_no)
+                must = self._needs_mirror(publisher, run)
+                receipt = Receipt(publisher, 0, batch[4], 1, first_no, last_no, must)
                 self._receipts.add(stored_in, receipt)
                 if stored_in.committed_no >= last_no:
                     committed[stored_in] = None
@@ -171,8 +210,15 @@ class Publishing:
         if first_seq:
             ends = list(accumulate(batch[1] for batch in run.batches))
             producer.add(SeenRun(first_seq, ends, log, first_no))
-        receipt = Receipt(publisher, size_bytes, first_seq, len(run.batches), first_no, next_no - 1)
+        must = self._needs_mirror(publisher, run)
+        batches = len(run.batches)
+        receipt = Receipt(publisher, size_bytes, first_seq, batches, first_no, next_no - 1, must)
         self._receipts.add(log, receipt)
+
+    def _needs_mirror(self, publisher: Publisher, run: Run) -> bool:
+        """Whether it is acked as mirrored or refused: it says so, or this node does."""
+        required = self.require_mirror and publisher.is_client
+        return required or bool(run.flags & Flags.MIRROR_REQUIRED)
 
 
 def _unavailable(reason: str) -> Unavailable:
@@ -184,7 +230,7 @@ def _is_lost(log: Log, first_no: int, count: int) -> bool:
     return log.poisoned is not None and log.committed_no < first_no + count - 1
 
 
-def _consecutive(run: Run) -> list[Run]:
+def consecutive(run: Run) -> list[Run]:
     """A run as parts of one producer with numbers one behind the other: nearly always itself.
 
     Every number is looked at. The ends alone do not tell: 2, 1, 4 would pass for 2, 3, 4, and the

@@ -1,18 +1,29 @@
 """Acks that wait for their log to be committed."""
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple, Protocol
 
 from busnode.segments.store import Log
 from busnode.wire import limits
 from busnode.wire.control import Ack, Error, encode_control, encode_trusted
-from busnode.wire.errors import BusnodeError
+from busnode.wire.errors import BusnodeError, NotMirrored
 from busnode.wire.frames import FrameType
 from busnode.wire.ids import BrokerId
 
 LOCAL: Final = "local"
 """The level of a message that is safe on this node's disk alone."""
+
+RETRY_S: Final = 1.0
+"""When to try again where a mirror was asked for and there is none."""
+
+Safe = Callable[[Log], tuple[int, str]]
+"""Up to which number a log may be acked, and with which level."""
+
+
+def safe_here(log: Log) -> tuple[int, str]:
+    """Without mirrors: what this node's disk has."""
+    return log.committed_no, LOCAL
 
 
 class Acked(Protocol):
@@ -35,12 +46,14 @@ class Receipt(NamedTuple):
     batches: int
     first_no: int
     last_no: int
+    must_be_mirrored: bool = False
 
 
 class Receipts:
     """The receipts of all logs, in the order of their numbers."""
 
     def __init__(self) -> None:
+        self.safe: Safe = safe_here
         self._waiting: dict[Log, deque[Receipt]] = {}
 
     def add(self, log: Log, receipt: Receipt) -> None:
@@ -49,30 +62,33 @@ class Receipts:
     def settle(self, logs: list[Log]) -> None:
         """These logs are committed further: ack what they cover, one frame for each session and
         incarnation, before anybody hears of the messages themselves."""
-        due: dict[tuple[Acked, BrokerId], list[tuple[int, int, int]]] = {}
+        due: dict[tuple[Acked, BrokerId, str], list[tuple[int, int, int]]] = {}
         for log in logs:
             waiting = self._waiting.get(log)
             if waiting is None:
                 continue
-            committed_no = log.committed_no
-            while waiting and waiting[0].last_no <= committed_no:
-                session, size_bytes, first_seq, batches, first_no, _ = waiting.popleft()
+            safe_no, level = self.safe(log)
+            while waiting and waiting[0].last_no <= safe_no:
+                receipt = waiting.popleft()
+                session, size_bytes, first_seq, batches, first_no, _, must = receipt
                 session.committed(size_bytes)
-                rows = due.setdefault((session, log.log_id.broker_id), [])
+                if must and level == LOCAL:
+                    _refuse(receipt, _not_mirrored())
+                    continue
+                rows = due.setdefault((session, log.log_id.broker_id, level), [])
                 rows.append((first_seq, batches, first_no))
             if not waiting:
                 del self._waiting[log]
         most = limits.CONTROL_ELEMENTS_MAX
-        for (session, broker_id), rows in due.items():
+        for (session, broker_id, level), rows in due.items():
             for at in range(0, len(rows), most):
-                session.send(encode_trusted(Ack, broker_id, LOCAL, rows[at : at + most]))
+                session.send(encode_trusted(Ack, broker_id, level, rows[at : at + most]))
 
     def refuse(self, log: Log, error: BusnodeError) -> None:
         """The log is lost to writing: whoever waits for it must publish again, elsewhere."""
         for receipt in self._waiting.pop(log, ()):
             receipt.session.committed(receipt.size_bytes)
-            seqs = range(receipt.first_seq, receipt.first_seq + receipt.batches)
-            receipt.session.send(encode_refusals(error, FrameType.BATCH, seqs))
+            _refuse(receipt, error)
 
     def forget(self, session: Acked) -> None:
         """The session is gone; its messages stay."""
@@ -82,6 +98,16 @@ class Receipts:
                 self._waiting[log] = left
             else:
                 del self._waiting[log]
+
+
+def _refuse(receipt: Receipt, error: BusnodeError) -> None:
+    seqs = range(receipt.first_seq, receipt.first_seq + receipt.batches)
+    receipt.session.send(encode_refusals(error, FrameType.BATCH, seqs))
+
+
+def _not_mirrored() -> NotMirrored:
+    text = "the mirror was lost before it had the message, which is on this node's disk alone"
+    return NotMirrored(text, retry_after_s=RETRY_S)
 
 
 def encode_refusal(error: BusnodeError, refused: FrameType | None, about: int | None) -> bytes:

@@ -17,6 +17,9 @@ class RemoteLogs:
     def __len__(self) -> int:
         return len(self._holders)
 
+    def __contains__(self, log_id: LogId) -> bool:
+        return log_id in self._holders
+
     def __iter__(self) -> Iterator[LogId]:
         return iter(list(self._holders))
 
@@ -67,6 +70,9 @@ class RemoteLogs:
             return link.logs[log_id][1], link.broker_id == log_id.broker_id
 
         return max(self._holders.get(log_id, ()), key=reach, default=None)
+
+    def holders(self, log_id: LogId) -> list[PeerLink]:
+        return list(self._holders.get(log_id, ()))
 
     def matching(self, pattern: Pattern) -> Iterator[tuple[LogId, int, int]]:
         """Logs that match, with the first and the last number that anybody has."""

@@ -51,6 +51,8 @@ class RemoteReading:
         self.taken_up = False
         """Until then its logs have no places yet, and what comes of them waits at their holders."""
         self.closed = False
+        self.lacking: dict[LogId, list[object]] = {}
+        """Of each log, who has said since something was asked for that it lacks it."""
         self._fetcher = fetcher
         self._fetches = 0
         self._placings = 0

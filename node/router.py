@@ -143,6 +143,10 @@ class Router:
                 listener.read(log, 0)
         return log
 
+    def add_log(self, log: Log) -> None:
+        """A copy of another node's log is here now."""
+        self._logs.setdefault(log.log_id.topic, []).append(log)
+
     def listeners(self, log: Log) -> Route:
         """Who reads a log."""
         return self.route(log.log_id.topic.encode())

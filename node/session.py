@@ -88,6 +88,7 @@ class ClientSession(Conversation):
     """The node's side of one client connection. The node runs it and closes it."""
 
     is_peer = False
+    is_client = True
 
     def __init__(
         self,

@@ -124,10 +124,13 @@ class Port:
 class Count:
     metavar = "N"
 
+    def __init__(self, least: int = 1) -> None:
+        self._least = least
+
     def read(self, raw: object) -> int:
         number = _whole(raw)
-        if not number:
-            raise ValueError("is no number from 1 on")
+        if number is None or number < self._least:
+            raise ValueError(f"is no number from {self._least} on")
         return number
 
     def write(self, value: int) -> str:

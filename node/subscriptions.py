@@ -22,7 +22,7 @@ from busnode.segments.store import Log
 from busnode.wire.control import Credit, Gap, Subscribe, Subscribed, encode_control
 from busnode.wire.errors import FrameTooLarge, LimitReached, Refused, Unavailable
 from busnode.wire.fields import U64_MAX
-from busnode.wire.ids import LogId, MsgNo, Pattern
+from busnode.wire.ids import BrokerId, LogId, MsgNo, Pattern
 from busnode.wire.topics import check_pattern, matches
 from busnode.world.world import World
 
@@ -62,6 +62,10 @@ class Cluster(Fetcher, Protocol):
         ...
 
     def unwant_queue(self, pattern: Pattern, queue: str) -> None: ...
+
+    def is_own(self, broker_id: BrokerId) -> bool:
+        """Whether it is an incarnation of this node: other logs that it holds are copies."""
+        ...
 
     def remote_logs(self, pattern: Pattern) -> Iterator[tuple[LogId, int, int]]:
         """Logs that match and that this node does not hold: the first and last number of each."""
@@ -157,6 +161,7 @@ class Subscriptions:
             await trio.lowlevel.checkpoint()
         given = flatten(message.position)
         if subscription.durable is not None:
+            self._look_into_copies(subscription.durable)
             kept = self._durable.get(subscription.durable)
             if kept is not None:
                 start, given = None, kept
@@ -174,6 +179,8 @@ class Subscriptions:
                 self._check_places(mine)
                 await trio.lowlevel.checkpoint()
             for log in logs:
+                if not self._cluster.is_own(log.log_id.broker_id):
+                    continue  # a copy is one of the places from which it is fetched
                 if log.log_id not in subscription.cursors:
                     after_no = _place(log, start, given)
                     position[log.log_id] = after_no
@@ -189,6 +196,13 @@ class Subscriptions:
             await reading.begin()
         position.update(reading.position())
         return position
+
+    def _look_into_copies(self, name: str) -> None:
+        """The newest position of a name may be in a copy of another node's log: that node was its
+        home before, and is gone."""
+        for log in self._router.logs(Pattern(topic_of(name))):
+            if not self._cluster.is_own(log.log_id.broker_id):
+                self._durable.load(log)
 
     def _check_places(self, mine: dict[int, Subscription]) -> None:
         places = sum(len(each.cursors) for each in mine.values())
@@ -232,7 +246,8 @@ class Subscriptions:
         group = self._groups[name, pattern] = QueueGroup(name, pattern, self._entropy)
         self._router.add(pattern, group, is_group=True)
         for log in self._router.logs(pattern):
-            group.read(log, _place(log, start, given))
+            if self._cluster.is_own(log.log_id.broker_id):
+                group.read(log, _place(log, start, given))
         return group
 
     def join_peer(self, member: Subscription, name: str) -> None:

@@ -259,8 +259,12 @@ class FileLog:
 
     # Reading --------------------------------------------------------------------------------------
 
-    def reader(self, after_no: int) -> FileLogReader:
-        return FileLogReader(self, self._handles, after_no)
+    def reader(self, after_no: int, *, ahead: bool = False) -> FileLogReader:
+        return FileLogReader(self, self._handles, after_no, ahead=ahead)
+
+    @property
+    def appended_no(self) -> MsgNo:
+        return MsgNo(self.segments[-1].next_no - 1) if self.segments else MsgNo(0)
 
     def first_at(self, utc_us: int) -> MsgNo:
         for segment in self.segments:

@@ -35,8 +35,11 @@ class FileLogReader:
     _fetched: Cold | Hole | None = None
     """What comes next, after it was fetched or could not be."""
 
-    def __init__(self, log: "FileLog", handles: Handles, after_no: int) -> None:
+    def __init__(
+        self, log: "FileLog", handles: Handles, after_no: int, *, ahead: bool = False
+    ) -> None:
         self._log = log
+        self._ahead = ahead
         self._handles = handles
         self.next_no = MsgNo(after_no + 1)
         self._segment: Segment | None = None
@@ -89,7 +92,7 @@ class FileLogReader:
     def _next(self, bytes_max: int, data_max: int | None) -> Range | Hole | Cold | None:
         """What comes next. Waits for the disk when `data_max` is None."""
         log = self._log
-        while self.next_no <= log.committed_no:
+        while self.next_no <= (log.appended_no if self._ahead else log.committed_no):
             if self.next_no < log.first_no:
                 return self._skip(Hole(self.next_no, _before(log.first_no), "", 0, 0, EXPIRED))
             segment = self._segment
@@ -138,7 +141,7 @@ class FileLogReader:
     def _range(
         self, segment: Segment, bytes_max: int, hole: Hole | None, data_max: int | None
     ) -> Range | Cold:
-        end = self._log.durable_end(segment)
+        end = segment.end if self._ahead else self._log.durable_end(segment)
         if hole is not None:
             end = end._replace(msg_no=hole.first_no, position_bytes=hole.offset)
         if end.position_bytes - self._position > bytes_max:

@@ -107,8 +107,8 @@ class MemoryLog:
         """The last number that a message has: a skip alone gives none."""
         return MsgNo(self.pieces[-1].next_no - 1) if self.pieces else self.committed_no
 
-    def reader(self, after_no: int) -> "MemoryLogReader":
-        return MemoryLogReader(self, after_no)
+    def reader(self, after_no: int, *, ahead: bool = False) -> "MemoryLogReader":
+        return MemoryLogReader(self, after_no, ahead=ahead)
 
     def first_at(self, utc_us: int) -> MsgNo:
         for piece in self.pieces:
@@ -141,13 +141,14 @@ class MemoryLog:
 
 
 class MemoryLogReader:
-    def __init__(self, log: MemoryLog, after_no: int) -> None:
+    def __init__(self, log: MemoryLog, after_no: int, *, ahead: bool = False) -> None:
         self._log = log
+        self._ahead = ahead
         self.next_no = MsgNo(after_no + 1)
 
     def next_range(self, bytes_max: int) -> Range | Hole | None:
         log = self._log
-        if self.next_no > log.committed_no:
+        if self.next_no > (log.appended_no if self._ahead else log.committed_no):
             return None
         if self.next_no < log.first_no:
             return self._skip(Hole(self.next_no, MsgNo(log.first_no - 1), "", 0, 0, EXPIRED))

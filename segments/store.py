@@ -122,8 +122,17 @@ class Log(Protocol):
         """Leave a hole up to `next_no`: only for a copy whose origin has dropped that range."""
         ...
 
-    def reader(self, after_no: int) -> LogReader:
-        """Read what comes after a number. What has expired since arrives as a hole."""
+    @property
+    def appended_no(self) -> MsgNo:
+        """The last number that was appended, durable or not; 0 when there is none."""
+        ...
+
+    def reader(self, after_no: int, *, ahead: bool = False) -> LogReader:
+        """Read what comes after a number. What has expired since arrives as a hole.
+
+        `ahead` reads also what is not durable yet, from a durable number on: for a mirror, which
+        makes it durable at the same time.
+        """
         ...
 
     def first_at(self, utc_us: int) -> MsgNo:

@@ -9,6 +9,7 @@ pytest.register_assert_rewrite(
     "tests.client.scripted_node",
     "tests.node.hosted_node",
     "tests.node.namespaces",
+    "tests.node.process_cluster",
     "tests.node.raw_client",
     "tests.segments.samples",
     "tests.segments.store_contract",

@@ -20,6 +20,7 @@ from busnode.wire.fields import (
     Check,
     Extents,
     Headers,
+    Holdings,
     Maybe,
     Members,
     Name,
@@ -395,8 +396,16 @@ class MembersSeen(Control):
 
 
 @dataclass(frozen=True, slots=True)
+class HoldingsTold(Control):
+    """node → node: whose logs I hold, as [brokerId, logs, sum of their last numbers]."""
+
+    TYPE = FrameType.HOLDINGS
+    holdings: Holdings
+
+
+@dataclass(frozen=True, slots=True)
 class Mirror(Control):
-    """origin → mirror: hold a copy of my logs from now on."""
+    """origin or holder → node: hold a copy of these logs: mine, from now on, or a dead node's."""
 
     TYPE = FrameType.MIRROR
     broker_id: Broker
@@ -417,7 +426,8 @@ CONTROLS: Final[dict[int, type[Control]]] = {
         Hello, Welcome, Nodes, Error, Goodbye, Ping, Pong, Ack,
         Subscribe, Subscribed, Unsubscribe, Credit, Chunk, Gap, Dropped, SavePosition,
         Provide, Unprovide, Ask, Bid, Request, Reply,
-        PeerHello, PeerWelcome, Interest, ExtentsHeld, Replay, MembersSeen, Mirror, Mirrored,
+        PeerHello, PeerWelcome, Interest, ExtentsHeld, Replay, MembersSeen, HoldingsTold,
+        Mirror, Mirrored,
     )
 }  # fmt: skip
 

@@ -156,6 +156,11 @@ Members = Annotated[
     _list(_row(_broker, _text(limits.NAME_BYTES_MAX), _list(_text(limits.NAME_BYTES_MAX)))),
     "[[brokerId, name, [host:port]]]",
 ]
+Holdings = Annotated[
+    list[tuple[BrokerId, int, int]],
+    _list(_row(_broker, _amount, _amount)),
+    "[[brokerId, u64, u64]]",
+]
 Safe = Annotated[list[tuple[str, int]], _list(_row(_topic_text, _amount)), "[[topic, msgNo]]"]
 
 

@@ -83,6 +83,7 @@ class FrameType(enum.IntEnum):
     MIRROR = 69
     MIRRORED = 70
     MEMBERS = 71
+    HOLDINGS = 72
 
 
 class Flags(enum.IntFlag):
@@ -94,6 +95,8 @@ class Flags(enum.IntFlag):
     REMOTE = 0x04
     """Reaches clients of other nodes."""
     GLOBAL = LOCAL | REMOTE
+    MIRROR_REQUIRED = 0x08
+    """A persistent message that its publisher wants acked as mirrored or refused."""
 
 
 class Transport(enum.IntFlag):

@@ -40,9 +40,12 @@ DELIVERED_KINDS: Final = PLAIN_KINDS | FORWARDED_KINDS
 """What a client takes: its home passes forwarded batches on as they came."""
 
 TOPIC_BYTES_MIN: Final = 2
-FLAGS_MIN: Final = int(Flags.LOCAL)
-FLAGS_MAX: Final = int(Flags.GLOBAL | Flags.PERSISTENT)
-"""Between them lie just the flags that name a scope and have no unknown bit."""
+FLAGS_TAKEN: Final = frozenset(
+    int(scope | kind)
+    for scope in (Flags.LOCAL, Flags.REMOTE, Flags.GLOBAL)
+    for kind in (Flags(0), Flags.PERSISTENT, Flags.PERSISTENT | Flags.MIRROR_REQUIRED)
+)
+"""Each names a scope, has no unknown bit, and asks for a mirror only for what is persistent."""
 
 
 class Batch(NamedTuple):
@@ -96,6 +99,7 @@ def verify_runs(
     digest = xxh3_64_intdigest
     messages_max = limits.BATCH_MESSAGES_MAX
     frame_bytes_max = limits.FRAME_BYTES_MAX
+    flags_taken = FLAGS_TAKEN
     runs: list[Run] = []
     at = run_start = start
     topic = b""
@@ -113,7 +117,7 @@ def verify_runs(
             break
         if (
             not 0 < count <= messages_max
-            or not FLAGS_MIN <= flags <= FLAGS_MAX
+            or flags not in flags_taken
             or length < HEADER_BYTES + new_length
         ):
             raise _bad_batch(view, at)

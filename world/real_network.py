@@ -95,16 +95,23 @@ class RealStream:
         return self.send(view[:count])
 
     async def wait_readable(self) -> None:
+        self._check_open()
         try:
             await trio.lowlevel.wait_readable(self._fd)
-        except (trio.ClosedResourceError, ValueError) as error:  # ValueError: it was closed before
+        except trio.ClosedResourceError as error:
             raise _closed() from error
 
     async def wait_writable(self) -> None:
+        self._check_open()
         try:
             await trio.lowlevel.wait_writable(self._fd)
-        except (trio.ClosedResourceError, ValueError) as error:
+        except trio.ClosedResourceError as error:
             raise _closed() from error
+
+    def _check_open(self) -> None:
+        # Two who wait for a descriptor that is none would be taken for two who wait for the same.
+        if self._fd < 0:
+            raise _closed()
 
     def close(self) -> None:
         """What was sent is still delivered; who waits here gets an `OSError`."""

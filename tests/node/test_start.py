@@ -321,7 +321,7 @@ def test_a_directory_in_use_is_one_line(start: Start, tmp_path: Path) -> None:
         ([*FREE, "--listen", "0.0.0.0"], {}, "--insecure"),
         ([*FREE, "--listen", "203.0.113.1", "--insecure"], {}, "203.0.113.1:0: Cannot assign"),
         ([*FREE, "--seed", "a:b"], {}, "address 'a:b' is not host:port"),
-        ([*FREE, "--mirrors", "1"], {}, "No such option '--mirrors'"),
+        ([*FREE, "--mirrors", "-1"], {}, "is no number from 0 on"),
         ([*FREE, "--peer-port", "1e3"], {}, "is no port"),
         ([*FREE, "--mdns", "maybe"], {}, "is neither on nor off"),
         ([*FREE, "--interface", "none7"], {}, "there is no network interface 'none7'"),

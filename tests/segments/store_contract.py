@@ -9,11 +9,13 @@ from itertools import pairwise
 from typing import ClassVar
 
 import pytest
+import trio
 
 from busnode.segments.damage import EXPIRED, Hole
 from busnode.segments.retention import Expired, RetentionRules
-from busnode.segments.store import Log, Range, Store, StoreOptions
+from busnode.segments.store import Log, LogReader, Range, Store, StoreOptions
 from busnode.wire.errors import SecondWriter
+from busnode.wire.frames import read_header
 from busnode.wire.ids import LogId, MsgNo, Topic
 
 from .samples import (
@@ -286,6 +288,153 @@ class StoreContract:
         assert log.first_at(UTC_US + 5) == 3
         assert log.first_at(UTC_US + 10) == 3
 
+    # Ahead of the commit
+
+    async def test_a_reader_ahead_sees_what_is_appended_and_others_do_not(
+        self, store: Store, log: Log
+    ) -> None:
+        ahead, behind = log.reader(0, ahead=True), log.reader(0)
+        assert ahead.next_range(1 << 20) is None
+        assert log.appended_no == 0
+        made = write_numbered(log, 2, 1)
+        assert (log.appended_no, log.committed_no) == (3, 0)
+        assert _read_on(ahead) == by_number(made)
+        assert behind.next_range(1 << 20) is None
+        more = write_numbered(log, 4)
+        assert _read_on(ahead) == by_number(more, 4)
+        assert behind.next_range(1 << 20) is None
+        await _committed(store)
+        assert log.appended_no == log.committed_no == 7
+        assert _read_on(ahead) == {}, "it has had all of it"
+        assert _read_on(behind) == by_number(made + more)
+
+    async def test_a_reader_ahead_begins_at_any_committed_number(
+        self, store: Store, log: Log
+    ) -> None:
+        """Also in the middle of a batch, and right where what is not committed begins."""
+        counts = [3, 1, 5, 2, 4, 1, 1, 8] * 3
+        made = write_numbered(log, *counts, size_bytes=40)
+        await _committed(store)
+        end_no = log.committed_no
+        more = [*counts[:5], 2]
+        made += write_numbered(log, *more, size_bytes=40)
+        for after_no in range(end_no + 1):
+            wanted = {
+                first_no: data
+                for (first_no, data), count in zip(
+                    by_number(made).items(), counts + more, strict=True
+                )
+                if first_no + count - 1 > after_no
+            }
+            for bytes_max in (1, 1 << 20):
+                assert _read_on(log.reader(after_no, ahead=True), bytes_max) == wanted
+        assert read_ranges(log).records == by_number(made[: len(counts)])
+
+    async def test_a_reader_ahead_follows_into_segments_that_are_not_committed(
+        self, store: Store, log: Log
+    ) -> None:
+        reader = log.reader(0, ahead=True)
+        made: list[bytes] = []
+        found: dict[int, bytes] = {}
+        for step in range(65):
+            made += write_numbered(log, 1, 2, size_bytes=90)
+            if step % 7 == 3:
+                await _committed(store)
+            if step % 5 != 2:
+                found |= _read_on(reader)
+                assert found == by_number(made)
+        late = log.reader(log.committed_no, ahead=True)
+        wanted = {n: data for n, data in by_number(made).items() if n > log.committed_no}
+        assert wanted
+        assert _read_on(late) == wanted
+
+    async def test_a_reader_ahead_reads_on_while_a_commit_is_under_way(
+        self, store: Store, log: Log
+    ) -> None:
+        reader = log.reader(0, ahead=True)
+        made = write_numbered(log, *[2] * 20, size_bytes=90)
+        found = _read_on(reader)
+
+        async def append_more() -> None:
+            nonlocal made, found
+            made += write_numbered(log, *[3] * 20, size_bytes=90)
+            found |= _read_on(reader)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(append_more)
+            await _committed(store)
+        assert found == by_number(made)
+        assert log.committed_no in (40, 100), "what is appended meanwhile is of the next one"
+        ordinary = read_ranges(log).records
+        assert ordinary == {n: d for n, d in by_number(made).items() if n <= log.committed_no}
+
+    async def test_a_reader_ahead_gives_ranges_of_about_the_size_asked_for(
+        self, opener: Opener
+    ) -> None:
+        store = opener(StoreOptions())
+        store.begin(BROKER)
+        log = store.create(TEMPERATURE)
+        made = [made for _ in range(20) for made in write_numbered(log, 5, 1, size_bytes=20_000)]
+        longest = max(map(len, made))
+        for bytes_max in (1, 100_000, 400_000, 1 << 30):
+            reader = log.reader(0, ahead=True)
+            found: dict[int, bytes] = {}
+            while (piece := reader.next_in_memory(bytes_max, 1000)) is not None:
+                assert isinstance(piece, Range)
+                found |= _records_of(piece)
+                if log.committed_no:
+                    # An index has a point every 256 KiB, and gets it with the commit.
+                    assert 0 < piece.length <= max(bytes_max, 256 * 1024) + longest
+            assert found == by_number(made)
+            await _committed(store)
+
+    async def test_a_reader_ahead_gets_small_ranges_with_their_data(
+        self, store: Store, log: Log
+    ) -> None:
+        (made,) = write_numbered(log, 2)
+        found = log.reader(0, ahead=True).next_in_memory(1 << 20, 1 << 20)
+        assert isinstance(found, Range)
+        assert found.data is not None
+        assert bytes(found.data) == made == range_bytes(found)
+
+    async def test_a_skip_is_nothing_to_read_ahead(self, store: Store, log: Log) -> None:
+        log.skip_to(MsgNo(10))
+        assert log.appended_no == 0
+        assert log.reader(0, ahead=True).next_range(1000) is None
+        made = write_numbered(log, 2)
+        assert log.appended_no == 11
+        reader = log.reader(0, ahead=True)
+        hole = reader.next_range(1000)
+        assert isinstance(hole, Hole)
+        assert (hole.first_no, hole.last_no, hole.reason) == (1, 9, EXPIRED)
+        assert _read_on(reader) == by_number(made, 10)
+        await _committed(store)
+        log.skip_to(MsgNo(20))
+        assert log.appended_no == 11
+        assert reader.next_range(1000) is None
+        made = write_numbered(log, 1)
+        hole = reader.next_range(1000)
+        assert isinstance(hole, Hole)
+        assert (hole.first_no, hole.last_no) == (12, 19)
+        assert _read_on(reader) == by_number(made, 20)
+        assert read_ranges(log).spans == [(1, 9)], "nothing of it is committed"
+
+    async def test_a_reader_ahead_is_told_of_what_has_expired_to_the_end(
+        self, opener: Opener, store: Store, log: Log
+    ) -> None:
+        write_numbered(log, 4, 4)
+        await _committed(store)
+        opener.clock.advance(100)
+        store.expire(RetentionRules(age_s=50))
+        assert log.appended_no == 8
+        reader = log.reader(0, ahead=True)
+        hole = reader.next_range(1000)
+        assert isinstance(hole, Hole)
+        assert (hole.first_no, hole.last_no, hole.reason) == (1, 8, EXPIRED)
+        assert reader.next_range(1000) is None
+        made = write_numbered(log, 2)
+        assert _read_on(reader) == by_number(made, 9)
+
     # Several logs
 
     async def test_logs_have_numbers_of_their_own(self, store: Store, log: Log) -> None:
@@ -550,6 +699,33 @@ class StoreContract:
         log = _held(opener(), TEMPERATURE)
         assert (log.first_no, log.next_no, log.committed_no) == (5, 5, 4)
         assert read_log(log).expired == [(1, 4)]
+
+
+def _read_on(reader: LogReader, bytes_max: int = 1 << 20) -> dict[int, bytes]:
+    """All that a reader has now, as whole records by their first numbers; no hole may be in it."""
+    found: dict[int, bytes] = {}
+    while (piece := reader.next_range(bytes_max)) is not None:
+        assert isinstance(piece, Range), piece
+        found |= _records_of(piece)
+        assert reader.next_no == piece.last_no + 1
+    return found
+
+
+def _records_of(piece: Range) -> dict[int, bytes]:
+    data = range_bytes(piece)
+    found: dict[int, bytes] = {}
+    at, last_no = 0, 0
+    with memoryview(data) as view:
+        while at < len(view):
+            header = read_header(view, at)
+            assert last_no in (0, header.first_no - 1)
+            last_no = header.last_no
+            found[header.first_no] = data[at : at + header.length]
+            at += header.length
+    assert at == len(data), "a range holds whole records"
+    assert min(found) <= piece.first_no
+    assert last_no == piece.last_no
+    return found
 
 
 async def _committed_is_empty(store: Store) -> bool:

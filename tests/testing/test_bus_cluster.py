@@ -235,6 +235,7 @@ def test_who_is_killed_says_no_goodbye(
     assert goodbyes == [how == "restart"] * 2
 
 
+@pytest.mark.bus_cluster(mirrors=0)  # files of its own alone
 def test_who_is_killed_leaves_its_files_as_they_are(
     bus_cluster: BusCluster, tmp_path: Path
 ) -> None:
@@ -286,6 +287,7 @@ def test_a_partition_cuts_two_nodes_apart_and_a_third_keeps_both(bus_cluster: Bu
     assert linked(bus_cluster, b) == {"n1", "n3"}
 
 
+@pytest.mark.bus_cluster(mirrors=0)  # else a copy would come another way
 def test_what_was_published_behind_a_partition_comes_once_when_it_heals(
     bus_cluster: BusCluster,
 ) -> None:
@@ -304,6 +306,7 @@ def test_what_was_published_behind_a_partition_comes_once_when_it_heals(
         assert payloads(messages, 100) == [b"%d" % number for number in range(1, 101)]
 
 
+@pytest.mark.bus_cluster(mirrors=0)  # else a copy would come another way
 def test_a_partition_that_nobody_has_noticed_loses_nothing(bus_cluster: BusCluster) -> None:
     a, b, _ = bus_cluster.nodes
     at_b = bus_cluster.bus(b)

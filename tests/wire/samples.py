@@ -45,7 +45,8 @@ U64: Final = 2**64 - 1
 M = TypeVar("M", bound=Control)
 
 SCOPES: Final = (Flags.LOCAL, Flags.REMOTE, Flags.GLOBAL)
-FLAGS: Final = tuple(scope | persistent for scope in SCOPES for persistent in (0, Flags.PERSISTENT))
+KINDS: Final = (Flags(0), Flags.PERSISTENT, Flags.PERSISTENT | Flags.MIRROR_REQUIRED)
+FLAGS: Final = tuple(scope | kind for scope in SCOPES for kind in KINDS)
 
 
 # Batches ------------------------------------------------------------------------------------------
@@ -180,6 +181,7 @@ STRATEGIES: Final[Mapping[str, st.SearchStrategy[Any]]] = {
         st.tuples(brokers, topics, u64s, u64s), max_size=4
     ),
     "[[topic, msgNo]]": st.lists(st.tuples(topics, u64s), max_size=4),
+    "[[brokerId, u64, u64]]": st.lists(st.tuples(brokers, u64s, u64s), max_size=4),
     "[[brokerId, name, [host:port]]]": st.lists(
         st.tuples(brokers, texts, st.lists(texts, max_size=3)), max_size=4
     ),
@@ -201,6 +203,7 @@ EXAMPLES: Final[Mapping[str, Any]] = {
     "[[u64, u64, u64]]": [(1, 2, 3), (4, 5, 6)],
     "[[brokerId, topic, first msgNo, last msgNo]]": [(BROKER, "/plant/north/temp", 1, 12)],
     "[[topic, msgNo]]": [("/plant/north/temp", 12), ("/a", 1)],
+    "[[brokerId, u64, u64]]": [(BROKER, 3, 120)],
     "[[brokerId, name, [host:port]]]": [(BROKER, "north", ["north:4251"]), (OTHER_BROKER, "s", [])],
 }
 

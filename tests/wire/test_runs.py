@@ -287,11 +287,11 @@ def test_counts_up_to_the_limit_are_fine() -> None:
 
 
 def test_a_batch_needs_a_scope_and_no_flag_that_nobody_knows() -> None:
-    good = {2, 3, 4, 5, 6, 7}
+    good = {2, 3, 4, 5, 6, 7, 11, 13, 15}
     assert good == {
-        scope | persistent
+        scope | kind
         for scope in (Flags.LOCAL, Flags.REMOTE, Flags.GLOBAL)
-        for persistent in (0, Flags.PERSISTENT)
+        for kind in (0, Flags.PERSISTENT, Flags.PERSISTENT | Flags.MIRROR_REQUIRED)
     }
     for flags in range(256):
         frame = batch(flags=flags)

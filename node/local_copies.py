@@ -1,0 +1,106 @@
+"""This node as a holder of other nodes' logs, for its own clients: fetching from its own disk."""
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+import trio
+
+from busnode.node.peer_link import PeerLink
+from busnode.node.remote_reading import RemoteReading
+from busnode.node.subscription import Handed
+from busnode.segments.damage import Hole
+from busnode.segments.store import Cold, Log
+from busnode.wire.errors import StorageError
+from busnode.wire.frames import read_header
+from busnode.wire.ids import LogId
+
+logger = logging.getLogger(__name__)
+
+AGAIN_S: Final = 1.0
+"""When a copy that could not be read is tried again."""
+
+Elsewhere = Callable[[RemoteReading, LogId, int, PeerLink | None], bool]
+
+
+class _Fetch(NamedTuple):
+    reading: RemoteReading
+    log: Log
+    after_no: int
+    since_us: int | None
+    length: int
+
+
+class LocalCopies:
+    """Answers fetches like another node would, in their order. `run` it."""
+
+    def __init__(self, elsewhere: Elsewhere) -> None:
+        """`elsewhere` asks somebody else for what this node lacks, if there is somebody."""
+        self._elsewhere = elsewhere
+        self._waiting: deque[_Fetch] = deque()
+        self._woken = trio.Event()
+
+    def fetch(
+        self, reading: RemoteReading, log: Log, after_no: int, since_us: int | None, length: int
+    ) -> None:
+        self._waiting.append(_Fetch(reading, log, after_no, since_us, length))
+        self._woken.set()
+
+    async def run(self) -> None:
+        async with trio.open_nursery() as nursery:
+            while True:
+                await self._woken.wait()
+                self._woken = trio.Event()
+                while self._waiting:
+                    asked = self._waiting.popleft()
+                    try:
+                        await self._answer(asked)
+                    except (OSError, StorageError) as error:
+                        logger.error("copy %s cannot be read: %s", asked.log.log_id, error)
+                        nursery.start_soon(self._try_later, asked)
+
+    async def _try_later(self, asked: _Fetch) -> None:
+        """This disk has a fault. Somebody else may have the log, or it passes."""
+        if self._elsewhere(asked.reading, asked.log.log_id, asked.after_no, None):
+            return
+        await trio.sleep(AGAIN_S)
+        if not asked.reading.closed:
+            asked.reading.lost(asked.log.log_id)
+
+    async def _answer(self, asked: _Fetch) -> None:
+        reading, log, after_no, since_us, length = asked
+        log_id = log.log_id
+        if reading.closed:
+            return
+        await trio.lowlevel.checkpoint()
+        if not length:
+            place = after_no if since_us is None else log.first_at(since_us) - 1
+            reading.placed(log_id, place)
+            return
+        reader = log.reader(after_no)
+        found = reader.next_in_memory(length, length)
+        while isinstance(found, Cold):
+            try:
+                await found.range.file.fetch(found.range.offset, found.range.length)
+                reader.fetched(found, None)
+            except OSError as error:
+                reader.fetched(found, error)
+            found = reader.next_in_memory(length, length)
+        if found is None:
+            reading.ended(log_id, log.committed_no)
+        elif isinstance(found, Hole):
+            if self._elsewhere(reading, log_id, found.first_no - 1, None):
+                return
+            reading.lacked(log_id, found.first_no, found.last_no, found.reason)
+        else:
+            data = found.data
+            if data is None:
+                buffer = bytearray(found.length)
+                found.file.read_into(memoryview(buffer), found.offset)
+                data = buffer
+            whole = bytes(data)
+            first_no = read_header(memoryview(whole), 0).first_no
+            reading.fetched(Handed(log_id, first_no, found.last_no, whole, is_remote=True))
+            reading.ended(log_id, found.last_no if found.last_no >= log.committed_no else None)
+        reading.subscription.pump()

@@ -1,0 +1,305 @@
+"""Our own logs at their mirrors: chosen, sent as they are appended, and waited for.
+
+A mirror is a place in each of our logs, like any reader, but one that reads ahead of the commit:
+what is appended goes there at once, from the page that was just written, while our own disk syncs
+it. Catching up is the same thing from further back.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from busnode.node.logs import fields
+from busnode.node.outgoing import FETCHES_MAX, Piece
+from busnode.node.peer_link import PeerLink
+from busnode.node.receipts import LOCAL
+from busnode.node.subscription import INLINE_BYTES, PIECE_BYTES
+from busnode.replication.mirror_choice import choose_mirrors
+from busnode.replication.mirror_progress import MirrorProgress
+from busnode.replication.throttle import Throttle
+from busnode.segments.damage import Hole
+from busnode.segments.store import Cold, Log, LogReader, Range, Store
+from busnode.wire.control import Chunk, Mirror, Mirrored, encode_trusted
+from busnode.wire.errors import StorageError
+from busnode.wire.ids import BrokerId, LogId, Topic
+from busnode.world.clock import Clock
+
+logger = logging.getLogger(__name__)
+
+WATCH_EVERY_S: Final = 0.25
+RESUME_EVERY_S: Final = 0.02
+"""Less than a throttle's burst, so that pausing costs no speed."""
+
+MIRRORED: Final = "mirrored"
+
+AGAIN_S: Final = 10.0
+"""A mirror that was silent is not chosen again sooner: it may be slow for a while."""
+
+
+class MirrorCursor:
+    """A mirror's place in one log."""
+
+    __slots__ = ("log", "queued", "reader")
+
+    def __init__(self, log: Log, reader: LogReader) -> None:
+        self.log = log
+        self.reader = reader
+        self.queued = False
+
+
+class MirrorStream:
+    """What goes to one mirror. It is a `Source` of the link to it."""
+
+    def __init__(
+        self,
+        link: PeerLink,
+        broker_id: BrokerId,
+        store: Store,
+        clock: Clock,
+        throttle: Throttle | None = None,
+    ) -> None:
+        """With a `throttle` it catches up no faster than that allows."""
+        self.link = link
+        self._throttle = throttle
+        self._is_paused = False
+        self.broker_id = broker_id
+        """Of the incarnation whose logs it gets."""
+        self.progress = MirrorProgress()
+        self.sent_bytes = 0
+        self._store = store
+        self._clock = clock
+        self._cursors: dict[LogId, MirrorCursor] = {}
+        self._ready: deque[MirrorCursor] = deque()
+        self._fetching = 0
+        self._begun = False
+        link.send(encode_trusted(Mirror, broker_id))
+        self.progress.asked(clock.monotonic())
+
+    def appended(self, log: Log) -> None:
+        """A log of ours has more."""
+        if not self._begun:
+            return
+        cursor = self._cursors.get(log.log_id)
+        if cursor is None:
+            cursor = self._add(log, 0)
+        if not cursor.queued:
+            cursor.queued = True
+            self._ready.append(cursor)
+            self.link.outgoing.wake(self)
+
+    def _add(self, log: Log, after_no: int) -> MirrorCursor:
+        cursor = MirrorCursor(log, log.reader(min(after_no, log.committed_no), ahead=True))
+        self._cursors[log.log_id] = cursor
+        return cursor
+
+    def answered(self, message: Mirrored) -> None:
+        """It tells what it has: at first all, and then what it has synced."""
+        now = self._clock.monotonic()
+        for topic, safe_no in message.safe:
+            self.progress.synced(LogId(self.broker_id, Topic(topic)), safe_no, now)
+        if not self._begun and not message.safe:
+            self._begin()
+        self.progress.heard(now, begun=self._begun)
+
+    def _begin(self) -> None:
+        """It has told all: send what it lacks."""
+        self._begun = True
+        for log in self._store.logs():
+            if log.log_id.broker_id == self.broker_id and log.poisoned is None:
+                self.progress.lacks(log.log_id, log.committed_no)
+                self._add(log, self.progress.safe_no(log.log_id))
+                self.appended(log)
+        self.link.outgoing.pump()
+
+    def next_piece(self) -> Piece | None:
+        if self._throttle is not None and not self.progress.in_force:
+            self._is_paused = self._throttle.wait_s(self._clock.monotonic()) > 0
+            if self._is_paused:
+                return None
+        while self._ready and self._fetching < FETCHES_MAX:
+            cursor = self._ready[0]
+            found = cursor.reader.next_in_memory(PIECE_BYTES, INLINE_BYTES)
+            if found is None:
+                cursor.queued = False
+                self._ready.popleft()
+                continue
+            if isinstance(found, Cold):
+                self._fetching += 1
+                self._ready.popleft()
+                self.link.outgoing.fetch(found, partial(self._fetched, cursor, found))
+                continue
+            self._ready.rotate(-1)
+            log_id = cursor.log.log_id
+            if isinstance(found, Hole):
+                # The next range begins behind it, and the copy has the same hole.
+                self.progress.absent(log_id, found.first_no, found.last_no)
+                continue
+            self.progress.sent(log_id, found.last_no, self._clock.monotonic())
+            return self._piece(log_id, cursor, found)
+        return None
+
+    def _piece(self, log_id: LogId, cursor: MirrorCursor, found: Range) -> Piece:
+        self.sent_bytes += found.length
+        if self._throttle is not None:
+            self._throttle.sent(found.length, self._clock.monotonic())
+        header = encode_trusted(
+            Chunk, 0, 0, log_id.broker_id, log_id.topic,
+            found.first_no, found.last_no, found.length, False, True,
+        )  # fmt: skip
+        if found.data is None:
+            return Piece(header, found, cursor.reader.suspect)
+        return Piece(b"".join((header, found.data)))
+
+    def resume(self) -> bool:
+        """Go on if it has paused for long enough; whether it pauses still."""
+        if self._is_paused:
+            self.link.outgoing.wake(self)
+            self.link.outgoing.pump()
+        return self._is_paused
+
+    def _fetched(self, cursor: MirrorCursor, cold: Cold, error: OSError | None) -> None:
+        self._fetching -= 1
+        cursor.reader.fetched(cold, error)
+        self._ready.append(cursor)
+        self.link.outgoing.wake(self)
+
+
+class Mirroring:
+    """The mirrors of this node, and the level that acks may name."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        broker_id: BrokerId,
+        count: int,
+        named: str | None,
+        record: Callable[[list[str]], None],
+        throttle: Throttle | None = None,
+    ) -> None:
+        """`record` makes durable who the mirrors are, before an ack is given under them; when it
+        raises a StorageError, nobody is a mirror yet."""
+        self.throttle = throttle
+        self.streams: dict[BrokerId, MirrorStream] = {}
+        self.on_safe: Callable[[list[Log]], None] = _nobody
+        """Told of logs that may be acked further."""
+        self._store = store
+        self._clock = clock
+        self._origin = broker_id
+        self._broker_id = broker_id
+        self._count = count
+        self._named = named
+        self._record = record
+        self._links: dict[BrokerId, PeerLink] = {}
+        self._let_go: dict[BrokerId, float] = {}
+
+    # Who ------------------------------------------------------------------------------------------
+
+    def linked(self, link: PeerLink) -> None:
+        self._links[link.broker_id] = link
+        self._choose()
+
+    def unlinked(self, link: PeerLink) -> None:
+        del self._links[link.broker_id]
+        self._let_go.pop(link.broker_id, None)
+        self._drop(link.broker_id)
+        self._choose()
+
+    def begin(self, broker_id: BrokerId) -> None:
+        """From here on our logs are those of a new incarnation."""
+        self._broker_id = broker_id
+        for member in list(self.streams):
+            self._drop(member)
+        self._choose()
+
+    def _choose(self) -> None:
+        live = [each for each in self._links if each not in self._let_go]
+        named = next((i for i, link in self._links.items() if link.name == self._named), None)
+        chosen = choose_mirrors(self._origin, list(self.streams), live, self._count, named)
+        for member in [each for each in self.streams if each not in chosen]:
+            self._drop(member)
+        added = [member for member in chosen if member not in self.streams]
+        if added:
+            try:
+                self._record([self._links[member].name for member in chosen])
+            except StorageError as error:
+                # Without it there is no mirror; `watch` tries again.
+                logger.error("mirrors were not kept", extra=fields(error=error))
+                return
+        for member in added:
+            link = self._links[member]
+            self.streams[member] = MirrorStream(
+                link, self._broker_id, self._store, self._clock, self.throttle
+            )
+            logger.info("mirror chosen", extra=fields(name=link.name))
+
+    def _drop(self, member: BrokerId) -> None:
+        stream = self.streams.pop(member, None)
+        if stream is not None:
+            stream.link.outgoing.forget(stream)
+            logger.info("mirror let go", extra=fields(name=stream.link.name))
+            self.on_safe(list(self._store.logs()))
+
+    def resume(self) -> bool:
+        """Let those go on who pause in catching up; whether somebody pauses still."""
+        pausing = [stream.resume() for stream in self.streams.values()]  # all of them, each time
+        return any(pausing)
+
+    def watch(self) -> None:
+        """Let go of those who are silent; look at them again after a while."""
+        now = self._clock.monotonic()
+        for member, since in list(self._let_go.items()):
+            if now - since > AGAIN_S:
+                del self._let_go[member]
+        silent = [m for m, stream in self.streams.items() if stream.progress.is_silent(now)]
+        for member in silent:
+            logger.warning("mirror is silent", extra=fields(name=self.streams[member].link.name))
+            self._let_go[member] = now
+            self._drop(member)
+        if silent or len(self.streams) < self._count:
+            self._choose()
+
+    # What -----------------------------------------------------------------------------------------
+
+    def appended(self, log: Log) -> None:
+        for stream in self.streams.values():
+            stream.appended(log)
+
+    def pump(self) -> None:
+        for stream in self.streams.values():
+            stream.link.outgoing.pump()
+
+    def answered(self, link: PeerLink, message: Mirrored) -> None:
+        stream = self.streams.get(link.broker_id)
+        if stream is None or message.broker_id != stream.broker_id:
+            return
+        stream.answered(message)
+        logs = (self._store.get(LogId(message.broker_id, Topic(t))) for t, _ in message.safe)
+        self.on_safe([log for log in logs if log is not None])
+
+    # Levels ---------------------------------------------------------------------------------------
+
+    @property
+    def in_force(self) -> bool:
+        """Whether acks wait for a mirror."""
+        return any(stream.progress.in_force for stream in self.streams.values())
+
+    def safe(self, log: Log) -> tuple[int, str]:
+        """Up to which number a log may be acked now, and with which level."""
+        committed_no = log.committed_no
+        if log.log_id.broker_id != self._broker_id:
+            return committed_no, LOCAL
+        reached = [
+            stream.progress.safe_no(log.log_id)
+            for stream in self.streams.values()
+            if stream.progress.in_force
+        ]
+        if not reached:
+            return committed_no, LOCAL
+        return min(committed_no, max(reached)), MIRRORED
+
+
+def _nobody(logs: list[Log]) -> None:
+    del logs

@@ -1,0 +1,83 @@
+"""Which incarnations are this node's own, and who mirrors it: kept beside its logs.
+
+It tells logs that this node wrote from copies that it holds for others. Where the file is missing,
+all logs that are there count as its own: metadata is never a reason to lose data.
+"""
+
+import json
+from collections.abc import Iterable
+from typing import Any, Final
+
+from busnode.segments.store import Store
+from busnode.wire.errors import StorageFailed
+from busnode.wire.ids import BROKER_ID_BYTES, BrokerId
+from busnode.wire.limits import MIB
+from busnode.world.files import Files, read_whole, replace_whole
+
+FILE: Final = "incarnations.json"
+FILE_BYTES_MAX: Final = 16 * MIB
+
+
+class Ownership:
+    """The brokerIds under which this node has written. With `files` None nothing is kept."""
+
+    def __init__(self, files: Files | None, directory: str, store: Store) -> None:
+        """StorageFailed when the file is there and the disk does not give it."""
+        self._files = files
+        self._path = f"{directory}/{FILE}"
+        there = {log.log_id.broker_id for log in store.logs()}
+        table = self._read()
+        kept = _own(table)
+        self._own: dict[BrokerId, None] = dict.fromkeys(sorted(there) if kept is None else kept)
+        self.mirrors = _mirrors(table)
+
+    def __contains__(self, broker_id: BrokerId) -> bool:
+        return broker_id in self._own
+
+    def add(self, broker_id: BrokerId) -> None:
+        """A new incarnation; kept before anything is acked under it, or StorageFailed."""
+        own = {**self._own, broker_id: None}
+        self._write(own, self.mirrors)
+        self._own = own
+
+    def mirrored_by(self, names: list[str]) -> None:
+        """Who the mirrors are from now on; kept before anything is acked under them, or
+        StorageFailed."""
+        if names != self.mirrors:
+            self._write(self._own, names)
+            self.mirrors = names
+
+    def _read(self) -> Any:
+        if self._files is None or not self._files.exists(self._path):
+            return None
+        try:
+            return json.loads(read_whole(self._files, self._path, FILE_BYTES_MAX))
+        except (ValueError, RecursionError):
+            return None
+        except OSError as error:
+            raise StorageFailed(f"cannot read {self._path}: {error}") from error
+
+    def _write(self, own: Iterable[BrokerId], mirrors: list[str]) -> None:
+        if self._files is None:
+            return
+        table = {"own": [each.hex() for each in own], "mirrors": mirrors}
+        try:
+            replace_whole(self._files, self._path, json.dumps(table).encode())
+        except OSError as error:
+            raise StorageFailed(f"cannot write {self._path}: {error}") from error
+
+
+def _own(table: Any) -> list[BrokerId] | None:
+    """None where the table does not tell."""
+    try:
+        found = [BrokerId(bytes.fromhex(each)) for each in table["own"]]
+    except (ValueError, KeyError, TypeError):
+        return None
+    return found if all(len(each) == BROKER_ID_BYTES for each in found) else None
+
+
+def _mirrors(table: Any) -> list[str]:
+    try:
+        return [each for each in table["mirrors"] if isinstance(each, str)]
+    except (KeyError, TypeError):
+        return []

@@ -1,0 +1,132 @@
+"""Copies that are missing are made again: nodes tell what they hold, and whoever should, sends."""
+
+import logging
+from typing import Final
+
+import trio
+
+from busnode.node.logs import fields
+from busnode.node.mirroring import MirrorStream
+from busnode.node.peer_link import PeerLink
+from busnode.replication.repair import Held, Patience, Push, plan_repairs
+from busnode.replication.throttle import Throttle
+from busnode.segments.store import Store
+from busnode.wire.control import HoldingsTold, Mirrored
+from busnode.wire.ids import BrokerId
+from busnode.world.clock import Clock
+
+logger = logging.getLogger(__name__)
+
+LOOK_EVERY_S: Final = 2.0
+STEPS_BEFORE_YIELD: Final = 500
+ROWS_MAX: Final = 1000
+"""Incarnations told of: more than a node meets within a week of restarting every ten minutes."""
+
+PUSHES_MAX: Final = 2
+"""Repairs at once: they are background work."""
+
+
+class Repairing:
+    """What all nodes hold, as this one knows it, and what it copies to others."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        me: BrokerId,
+        copies: int,
+        after_s: float,
+        throttle: Throttle | None,
+    ) -> None:
+        """`copies` are wanted in all, the origin's own included."""
+        self._throttle = throttle
+        self.streams: dict[Push, MirrorStream] = {}
+        self.repaired = 0
+        self._store = store
+        self._clock = clock
+        self._me = me
+        self._copies = copies
+        self._patience = Patience(after_s)
+        self._links: dict[BrokerId, PeerLink] = {}
+        self._holdings: dict[BrokerId, dict[BrokerId, Held]] = {}
+
+    def linked(self, link: PeerLink) -> None:
+        self._links[link.broker_id] = link
+        link.tell(self._told())
+
+    def unlinked(self, link: PeerLink) -> None:
+        del self._links[link.broker_id]
+        for push in [each for each in self.streams if each.target == link.broker_id]:
+            self._end(push)
+
+    def left(self, node: BrokerId) -> None:
+        """A node is gone, and with it what it holds."""
+        self._holdings.pop(node, None)
+
+    def told(self, node: BrokerId, message: HoldingsTold) -> None:
+        self._holdings[node] = {row[0]: Held(row[1], row[2]) for row in message.holdings}
+
+    def answered(self, link: PeerLink, message: Mirrored) -> None:
+        """A node has synced something that it was sent for repair."""
+        stream = self.streams.get(Push(message.broker_id, link.broker_id))
+        if stream is None:
+            return
+        stream.answered(message)
+        if stream.progress.in_force:
+            self.repaired += 1
+            logger.info("copy made", extra=fields(of=message.broker_id.hex(), at=link.name))
+            self._end(Push(message.broker_id, link.broker_id))
+
+    def refused(self, link: PeerLink) -> None:
+        """A node does not take what it was offered: it is tried again in its time."""
+        for push in [each for each in self.streams if each.target == link.broker_id]:
+            self._end(push)
+
+    async def run(self) -> None:
+        while True:
+            await self._clock.sleep(LOOK_EVERY_S)
+            await self._count()
+            self._look()
+
+    async def _count(self) -> None:
+        mine: dict[BrokerId, Held] = {}
+        for step, log in enumerate(self._store.logs(), start=1):
+            held = mine.get(log.log_id.broker_id, Held(0, 0))
+            mine[log.log_id.broker_id] = Held(held.logs + 1, held.messages + log.committed_no)
+            if step % STEPS_BEFORE_YIELD == 0:
+                await trio.lowlevel.checkpoint()
+        if mine != self._holdings.get(self._me):
+            self._holdings[self._me] = mine
+            told = self._told()
+            for link in self._links.values():
+                link.tell(told)
+
+    def _told(self) -> HoldingsTold:
+        mine = self._holdings.get(self._me, {})
+        newest = list(mine.items())[-ROWS_MAX:]
+        rows = [(broker_id, held.logs, held.messages) for broker_id, held in newest]
+        return HoldingsTold(rows)
+
+    def _look(self) -> None:
+        now = self._clock.monotonic()
+        for push in [p for p, stream in self.streams.items() if stream.progress.is_silent(now)]:
+            self._end(push)
+        live = {self._me, *self._links}
+        holdings = {node: held for node, held in self._holdings.items() if node in live}
+        pushes = plan_repairs(self._me, self._copies, holdings, live)
+        for push in self._patience.due(pushes, now):
+            link = self._links.get(push.target)
+            if link is not None and push not in self.streams and len(self.streams) < PUSHES_MAX:
+                logger.info("making a copy", extra=fields(of=push.broker_id.hex(), at=link.name))
+                self.streams[push] = MirrorStream(
+                    link, push.broker_id, self._store, self._clock, self._throttle
+                )
+
+    def resume(self) -> bool:
+        """As that of mirrors."""
+        pausing = [stream.resume() for stream in self.streams.values()]  # all of them, each time
+        return any(pausing)
+
+    def _end(self, push: Push) -> None:
+        stream = self.streams.pop(push)
+        stream.link.outgoing.forget(stream)

@@ -1,0 +1,100 @@
+"""Copies that are lost are made again, in the simulator."""
+
+import pytest
+import trio
+
+from busnode.testing.sim import SimDisk
+from busnode.wire.ids import BrokerId
+
+from .simulated_cluster import SimulatedCluster, on_cluster
+from .test_mirroring import mirrored, numbers, publish, take
+
+SEEDS = pytest.mark.parametrize("seed", range(3))
+
+
+def holders(cluster: SimulatedCluster, origin: BrokerId, last_no: int) -> set[str]:
+    """Nodes that hold a whole copy of the log /t of an incarnation."""
+    found: set[str] = set()
+    for node in cluster.nodes.values():
+        if node.is_up:
+            for log in node.node.store.logs():
+                whole = log.committed_no == last_no
+                if log.log_id.broker_id == origin and log.log_id.topic == "/t" and whole:
+                    found.add(node.name)
+    return found
+
+
+@SEEDS
+def test_a_log_whose_origin_is_lost_for_good_gets_its_second_copy_back(seed: int) -> None:
+    @on_cluster(seed, "a", "b", "c")
+    async def _(cluster: SimulatedCluster) -> None:
+        await mirrored(cluster, "a", "b", "c")
+        origin = cluster["a"].node.broker_id
+        async with cluster.client("a", name="publisher") as publisher:
+            assert await publish(publisher, "/t", range(40)) == {"mirrored"}
+        await cluster["a"].kill()
+        await cluster.until(lambda: holders(cluster, origin, 40) == {"b", "c"}, "a second copy")
+        # Then one of the two is lost for good, too.
+        await cluster["b"].kill()
+        cluster["b"].disk = SimDisk(f"{seed} new disk")
+        async with (
+            cluster.client("c", name="consumer") as consumer,
+            consumer.subscribe("/t", start="earliest", on_gap="raise") as messages,
+        ):
+            assert numbers(await take(messages, 40)) == list(range(40))
+
+
+def test_a_node_that_is_back_in_time_costs_no_copy() -> None:
+    @on_cluster(0, "a", "b", "c")
+    async def _(cluster: SimulatedCluster) -> None:
+        await mirrored(cluster, "a", "b", "c")
+        origin = cluster["a"].node.broker_id
+        async with cluster.client("a", name="publisher") as publisher:
+            await publish(publisher, "/t", range(40))
+        before = holders(cluster, origin, 40)
+        await cluster["a"].kill()
+        await trio.sleep(5)
+        await cluster["a"].start()
+        await cluster.meshed()
+        await trio.sleep(120)
+        assert holders(cluster, origin, 40) == before
+        assert sum(node.node.peers.repairing.repaired for node in cluster.nodes.values()) == 0
+
+
+@SEEDS
+def test_a_node_that_comes_back_without_its_disk_is_no_holder_and_another_one_is(
+    seed: int,
+) -> None:
+    @on_cluster(seed, "a", "b", "c")
+    async def _(cluster: SimulatedCluster) -> None:
+        await mirrored(cluster, "a", "b", "c")
+        origin = cluster["a"].node.broker_id
+        async with cluster.client("a", name="publisher") as publisher:
+            await publish(publisher, "/t", range(40))
+        await cluster["a"].kill()
+        cluster["a"].disk = SimDisk(f"{seed} new disk")
+        await cluster["a"].start()
+        await cluster.meshed()
+        await cluster.until(lambda: len(holders(cluster, origin, 40)) == 2, "a second copy")
+        await trio.sleep(60)
+        assert len(holders(cluster, origin, 40)) == 2, "and no third one"
+
+
+def test_a_copy_that_was_cut_off_in_the_middle_is_completed() -> None:
+    @on_cluster(0, "a", "b", "c", mirrors=1)
+    async def _(cluster: SimulatedCluster) -> None:
+        await mirrored(cluster, "a", "b", "c")
+        origin = cluster["a"].node.broker_id
+        async with cluster.client("a", name="publisher") as publisher:
+            await publish(publisher, "/t", range(20))
+            first = next(iter(cluster["a"].node.mirroring.streams.values())).link.name
+            # The mirror is cut off, and another one chosen: it gets all, the first has a part.
+            for other in {"a", "b", "c"} - {first}:
+                cluster.network.partition(first, other)
+            await trio.sleep(10)
+            await mirrored(cluster, "a")
+            await publish(publisher, "/t", range(20, 60))
+        await cluster["a"].kill()
+        cluster.network.heal_all()
+        await cluster.meshed()
+        await cluster.until(lambda: holders(cluster, origin, 60) == {"b", "c"}, "the whole copy")
