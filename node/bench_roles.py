@@ -20,6 +20,7 @@ import trio
 from busnode.client import Bus, Subscription, connect
 from busnode.client import Request as Asked
 from busnode.node.bench_segments import PAYLOAD_BYTES
+from busnode.node.bench_window import WindowedPublisher
 from busnode.wire.control import Hello, Subscribe, encode_control
 from busnode.wire.limits import KIB, MIB, PROTOCOL_VERSION
 from busnode.world.files import ReadFile
@@ -119,6 +120,39 @@ async def publisher(world: World, role: Order) -> None:
             start = world.clock.monotonic()
             await PUBLISHING[order["way"]](bus, order, payloads)
             _say({"seconds": world.clock.monotonic() - start})
+
+
+async def awaiting(world: World, role: Order) -> None:
+    """Measures how long one persistent publish takes until it is acked."""
+    payload = bytes(PAYLOAD_BYTES)
+    async with connect(role["url"], name="bench awaiting") as bus:
+
+        async def once() -> None:
+            await bus.publish(role["topic"], payload, persistent=True)
+
+        async for order in _orders():
+            _say(await _time_each(world, once, order["messages"]))
+
+
+async def windowed(world: World, role: Order) -> None:
+    """Keeps a window of batches of a fixed size full: so many of them, or from `begin` to `end`."""
+    stream = await world.network.dial(_address(role["address"]))
+    out = WindowedPublisher(world, stream, role["topic"])
+    end = trio.Event()
+    async with trio.open_nursery() as nursery:
+        async for order in _orders():
+            if order["do"] == "begin":
+                end = trio.Event()
+                nursery.start_soon(out.run, lambda end=end: not end.is_set())
+                _say({})
+            elif order["do"] == "end":
+                end.set()
+                _say({"samples": out.samples})
+            else:
+                start = world.clock.monotonic()
+                last = out.sent + order["batches"]
+                await out.run(lambda last=last: out.sent < last)  # type: ignore[misc]
+                _say({"seconds": world.clock.monotonic() - start, "levels": sorted(out.levels)})
 
 
 # Consuming ------------------------------------------------------------------------------------
@@ -347,6 +381,24 @@ async def watcher(world: World, role: Order) -> None:
             pass
 
 
+async def mirror_watcher(world: World, role: Order) -> None:
+    """Waits until the node has a mirror in force: since when it may have been one, and when that
+    was seen, by the calendar, which processes share."""
+    async with connect(role["url"], name="bench mirror watcher") as bus:
+        async for _ in _orders():
+            since_us = world.clock.utc_us()
+            while True:
+                status = json.loads((await bus.request("/$sys/status")).payload)
+                mirrors = status["cluster"]["mirrors"]
+                now_us = world.clock.utc_us()
+                if any(mirror["state"] == "in force" for mirror in mirrors):
+                    break
+                if not mirrors:
+                    since_us = now_us
+                await world.clock.sleep(0.02)  # oftener, it was a seventh of what the node did
+            _say({"since_us": since_us, "at_us": now_us, "sent_bytes": mirrors[0]["sent_bytes"]})
+
+
 async def _time_each(world: World, once: Callable[[], Awaitable[None]], times: int) -> Answer:
     now = world.clock.monotonic
     took_us: list[float] = []
@@ -368,4 +420,7 @@ ROLES: Final[dict[str, Callable[[World, Order], Awaitable[None]]]] = {
     "provider": provider,
     "requester": requester,
     "watcher": watcher,
+    "awaiting": awaiting,
+    "windowed": windowed,
+    "mirror watcher": mirror_watcher,
 }

@@ -30,6 +30,7 @@ WORKLOADS: Final = {
     "replay": "busnode.node.bench_bus:bench_replay",
     "request": "busnode.node.bench_bus:bench_request",
     "cluster": "busnode.node.bench_cluster:bench_cluster",
+    "mirrored": "busnode.node.bench_mirrored:bench_mirrored",
     "memory": "busnode.node.bench_footprint:bench_memory",
     "start": "busnode.node.bench_footprint:bench_start",
 }
@@ -81,6 +82,7 @@ def bench(
     replay    a log of 1 GiB read from its beginning
     request   round trips to a provider
     cluster   the same across two nodes, in turns with one of them alone
+    mirrored  acked from two disks, in turns with one, and how fast a new mirror catches up
     memory    of a node, idle and with a reader that has stopped 1 GiB behind
     start     of a node until it is ready
 

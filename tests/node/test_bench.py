@@ -46,6 +46,18 @@ SHAPES: dict[str, set[str]] = {
         "request.two_nodes_p50_us",
         "request.two_of_one",
     },
+    "mirrored": {
+        "windowed.mirrored_acked_per_s",
+        "windowed.local_acked_per_s",
+        "windowed.mirrored_of_local",
+        "windowed.mirrored_processor_us_per_message.mirror",
+        "windowed.local_processor_us_per_message.lone node",
+        "one_at_a_time.mirrored_p50_us",
+        "one_at_a_time.mirrored_of_local",
+        "catch_up.gb_per_s",
+        "catch_up.during_acked_per_s",
+        "catch_up.during_of_before",
+    },
     "memory": {"idle_mb", "reader_behind_mb", "reader_behind_above_idle_mb"},
     "start": {"ready_ms", "bare_python_ms"},
 }
