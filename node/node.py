@@ -388,14 +388,7 @@ async def start_node(
                 nursery.start_soon(node.keep_house)
                 nursery.start_soon(node.serve_clients)
                 nursery.start_soon(node.keep_directory)
-                nursery.start_soon(node.peers.serve)
-                nursery.start_soon(node.peers.dial)
-                nursery.start_soon(node.peers.discover)
-                nursery.start_soon(node.peers.sweep)
-                nursery.start_soon(node.peers.local.run)
-                nursery.start_soon(node.peers.tell_of_copies)
-                nursery.start_soon(node.peers.watch_mirrors)
-                nursery.start_soon(node.peers.repairing.run)
+                nursery.start_soon(node.peers.run)
                 if listeners.http is not None:
                     nursery.start_soon(HttpServer(listeners.http, pages(node)).run)
                 try:

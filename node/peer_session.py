@@ -6,8 +6,6 @@ committed is sent from the file. So a slow node costs one unsent piece.
 """
 
 import logging
-from collections import deque
-from functools import partial
 from typing import Final, Protocol
 
 import trio
@@ -15,13 +13,12 @@ import trio
 from busnode.node.bidding import Bidding
 from busnode.node.conversation import Conversation
 from busnode.node.copies import Copies
-from busnode.node.outgoing import FETCHES_MAX, Outgoing, Piece
 from busnode.node.receipts import encode_refusal
+from busnode.node.replays import Replays
 from busnode.node.router import Router
 from busnode.node.subscription import Subscription
 from busnode.node.subscriptions import Subscriptions
-from busnode.segments.damage import Hole
-from busnode.segments.store import Cold, Log, LogReader, Store
+from busnode.segments.store import Log, Store
 from busnode.wire.control import (
     Bid,
     Chunk,
@@ -29,7 +26,6 @@ from busnode.wire.control import (
     Credit,
     Error,
     ExtentsHeld,
-    Gap,
     Goodbye,
     HoldingsTold,
     Interest,
@@ -47,7 +43,7 @@ from busnode.wire.control import (
 )
 from busnode.wire.errors import BadFrame, LimitReached, Refused, StorageError
 from busnode.wire.frames import FrameType
-from busnode.wire.ids import BrokerId, ClientNo, LogId, Pattern, Topic
+from busnode.wire.ids import BrokerId, ClientNo, Pattern
 from busnode.wire.reader import FrameReader, Runs
 from busnode.wire.sessions import PEER_TABLE, Session, Side, State
 from busnode.wire.topics import check_pattern
@@ -104,78 +100,6 @@ class PeerHost(Protocol):
         ...
 
     def members_seen(self, broker_id: BrokerId, name: str, message: MembersSeen) -> None: ...
-
-
-class Replays:
-    """A source of what another node has asked for, one answer each."""
-
-    def __init__(self, store: Store, outgoing: Outgoing) -> None:
-        self.waiting: deque[tuple[Replay, LogReader | None]] = deque()
-        """With a reader: what was fetched from the disk for it is in memory now."""
-        self.served = 0
-        self._store = store
-        self._outgoing = outgoing
-        self._fetching = 0
-
-    def next_piece(self) -> Piece | None:
-        while self.waiting and self._fetching < FETCHES_MAX:
-            asked, reader = self.waiting.popleft()
-            piece = self._try(asked, reader)
-            if piece is not None:
-                self.served += 1
-                return piece
-        return None
-
-    def _try(self, asked: Replay, reader: LogReader | None) -> Piece | None:
-        """The answer, or None while it must be fetched first."""
-        try:
-            return self._answer(asked, reader)
-        except (OSError, StorageError) as error:
-            logger.error(
-                "log %s:%s cannot be read: %s", asked.broker_id.hex()[:8], asked.topic, error
-            )
-            return _gap(asked, asked.after_no + 1, 0, f"cannot be read: {error}")
-
-    def _answer(self, asked: Replay, reader: LogReader | None) -> Piece | None:
-        log = self._store.get(LogId(asked.broker_id, Topic(asked.topic)))
-        if log is None:
-            return _gap(asked, asked.after_no + 1, 0, "unknown: this node has no such log")
-        if not asked.length:
-            after_no = (
-                asked.after_no if asked.since_us is None else log.first_at(asked.since_us) - 1
-            )
-            return _chunk(asked, after_no + 1, after_no, 0, last=False)
-        reader = reader or log.reader(asked.after_no)
-        found = reader.next_in_memory(asked.length, 0)
-        if found is None:
-            return _chunk(asked, asked.after_no + 1, log.committed_no, 0, last=True)
-        if isinstance(found, Cold):
-            self._fetching += 1
-            self._outgoing.fetch(found, partial(self._fetched, asked, reader, found))
-            return None
-        if isinstance(found, Hole):
-            return _gap(asked, found.first_no, found.last_no, found.reason)
-        last = found.last_no >= log.committed_no
-        piece = _chunk(asked, found.first_no, found.last_no, found.length, last=last)
-        piece.range, piece.suspect = found, reader.suspect
-        return piece
-
-    def _fetched(self, asked: Replay, reader: LogReader, cold: Cold, error: OSError | None) -> None:
-        self._fetching -= 1
-        reader.fetched(cold, error)
-        self.waiting.appendleft((asked, reader))
-        self._outgoing.wake(self)
-
-
-def _chunk(asked: Replay, first_no: int, last_no: int, length: int, *, last: bool) -> Piece:
-    where = asked.client_no, asked.subscription, asked.broker_id, asked.topic
-    return Piece(encode_trusted(Chunk, *where, first_no, last_no, length, last, True))
-
-
-def _gap(asked: Replay, first_no: int, last_no: int, reason: str) -> Piece:
-    log = asked.broker_id, asked.topic
-    gap = Gap(asked.subscription, *log, first_no, last_no, reason[:500], asked.client_no)
-    return Piece(encode_control(gap))
 
 
 class PeerSession(Conversation):

@@ -5,7 +5,6 @@ Between two nodes there are two links, one for each direction: on the one that w
 """
 
 import logging
-import math
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import Final
@@ -13,11 +12,12 @@ from typing import Final
 import trio
 
 from busnode.cluster.interests import Interests
-from busnode.cluster.membership import Candidate, Meeting, Membership
+from busnode.cluster.membership import Membership
 from busnode.cluster.mesh import Member, Mesh, MissingLink
 from busnode.node.bidding import Bidding
 from busnode.node.config import PEER_PORT, NodeConfig
 from busnode.node.copies import Copies
+from busnode.node.dialling import Dialling
 from busnode.node.local_copies import LocalCopies
 from busnode.node.logs import fields
 from busnode.node.mirroring import RESUME_EVERY_S, WATCH_EVERY_S, Mirroring
@@ -44,22 +44,16 @@ from busnode.wire.control import (
     PeerWelcome,
     encode_control,
 )
-from busnode.wire.errors import BadVersion, BusnodeError, WrongCluster
+from busnode.wire.errors import BadVersion, WrongCluster
 from busnode.wire.ids import BrokerId, LogId, Pattern
 from busnode.wire.limits import PROTOCOL_VERSION
 from busnode.wire.runs import Run
 from busnode.wire.trie import Trie
-from busnode.world.discovery import Announcement, Hint
+from busnode.world.discovery import Hint
 from busnode.world.network import Address, Listener, parse_address
 from busnode.world.world import World
 
 logger = logging.getLogger(__name__)
-
-DIAL_S: Final = 2.0
-"""A machine without power answers nothing at all."""
-
-GREET_S: Final = 2.0
-"""For both sides of a link: nodes greet without being asked to think."""
 
 INTEREST_S: Final = 1.0
 """How long a new subscription waits for other nodes to tell what they hold. What they tell later
@@ -116,7 +110,6 @@ class Peers:
         self.subscriptions: Subscriptions
         """Set by whoever puts the node together: each needs the other."""
         self.me = Member(broker_id, name)
-        self.membership = Membership(broker_id, config.cluster_id)
         self.interests = Interests()
         self.mesh = Mesh(self.me)
         self.links: dict[BrokerId, PeerLink] = {}
@@ -137,9 +130,30 @@ class Peers:
         self._patterns: Trie[int] = Trie()
         """What our own clients want."""
         self._accepted = 0
-        self._woken = trio.Event()
         self._leaving = False
+        hello = PeerHello(
+            PROTOCOL_VERSION, config.cluster_id, broker_id, name,
+            self.clients_at, [str(address) for address in self.peers_at],
+        )  # fmt: skip
+        self.dialling = Dialling(world, self, hello, tuple(self.peers_at), config.link_heartbeat_s)
         bidding.on_provided = self._provided
+
+    @property
+    def membership(self) -> Membership:
+        return self.dialling.membership
+
+    async def run(self) -> None:
+        """Everything that goes on beside clients, until it is cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.local.run)
+            nursery.start_soon(self.sweep)
+            if self._listener is not None:
+                nursery.start_soon(self.serve)
+                nursery.start_soon(self.dialling.run)
+                nursery.start_soon(self.dialling.discover)
+                nursery.start_soon(self.tell_of_copies)
+                nursery.start_soon(self.watch_mirrors)
+                nursery.start_soon(self.repairing.run)
 
     # For subscriptions ----------------------------------------------------------------------------
 
@@ -343,14 +357,13 @@ class Peers:
             if other_id not in self.links:
                 hint = Hint(_addresses(addresses), "peer", broker_id=other_id, name=other_name)
                 self.membership.hint(hint, now)
-        self._woken.set()
+        self.dialling.wake()
 
     # Listening ------------------------------------------------------------------------------------
 
     async def serve(self) -> None:
         """Take in nodes that dial us."""
-        if self._listener is None:
-            return
+        assert self._listener is not None
         async with trio.open_nursery() as nursery:
             while True:
                 try:
@@ -416,7 +429,7 @@ class Peers:
             hello.broker_id, hello.node,
         )  # fmt: skip
         self.membership.dialled_us(hint, self._world.clock.monotonic())
-        self._woken.set()
+        self.dialling.wake()
 
     def chosen(self, session: PeerSession) -> None:
         """A node may dial all our addresses at once; this is the connection that it goes on with.
@@ -432,125 +445,9 @@ class Peers:
         logger.info("peer has dialled", extra=facts)
         self._something_changed()
 
-    # Finding and dialling -------------------------------------------------------------------------
+    # Links that we have dialled -------------------------------------------------------------------
 
-    async def discover(self) -> None:
-        """Announce this node, and hear of others."""
-        if self._listener is None:
-            return
-        announcement = Announcement(
-            self._config.cluster_id, PROTOCOL_VERSION, self.me.broker_id, self.me.name,
-            tuple(self.peers_at),
-        )  # fmt: skip
-        await self._world.discovery.run(announcement, self._hint)
-
-    def _hint(self, hint: Hint) -> None:
-        self.membership.hint(hint, self._world.clock.monotonic())
-        self._woken.set()
-
-    async def dial(self) -> None:
-        """Keep a link to each node that there is."""
-        clock = self._world.clock
-        async with trio.open_nursery() as nursery:
-            while True:
-                if not self._leaving:
-                    for candidate in self.membership.take_due(clock.monotonic()):
-                        nursery.start_soon(self._keep_link, candidate)
-                due = self.membership.next_due()
-                # The clock has the scale of deadlines.
-                with trio.CancelScope(deadline=math.inf if due is None else due):
-                    await self._woken.wait()
-                self._woken = trio.Event()
-
-    async def _keep_link(self, candidate: Candidate) -> None:
-        clock, entropy = self._world.clock, self._world.entropy
-        try:
-            link = await self._meet(candidate)
-            if link is None:
-                return
-            since = clock.monotonic()
-            self._linked(link)
-            try:
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(self._tell_everything, link)
-                    await link.run()
-                    nursery.cancel_scope.cancel()
-            except Exception:
-                logger.exception("%s failed", link.who)
-            finally:
-                self._unlinked(link)
-            now = clock.monotonic()
-            if link.said_goodbye:
-                self.membership.left(candidate, now)
-            else:
-                self.membership.lost(candidate, now - since, now, entropy.random())
-        finally:
-            self._woken.set()
-
-    async def _meet(self, candidate: Candidate) -> PeerLink | None:
-        """Dial all addresses at once; the first node that answers and is new is the one."""
-        chosen: list[PeerLink] = []
-        errors: list[str] = []
-        known: list[BrokerId] = []
-        met_self = False
-
-        async def try_one(address: Address) -> None:
-            nonlocal met_self
-            try:
-                link, welcome = await self._greet(address)
-            except trio.TooSlowError:
-                errors.append(f"{address}: no answer in time")
-                return
-            except (OSError, BusnodeError) as error:
-                errors.append(f"{address}: {str(error) or type(error).__name__}")
-                return
-            if chosen:
-                link.hang_up()
-                return
-            match self.membership.met(candidate, welcome.broker_id, welcome.node):
-                case Meeting.LINK:
-                    chosen.append(link)
-                    nursery.cancel_scope.cancel()
-                case Meeting.SELF:
-                    met_self = True
-                    link.hang_up()
-                case Meeting.KNOWN:
-                    known.append(welcome.broker_id)
-                    link.hang_up()
-
-        async with trio.open_nursery() as nursery:
-            for address in candidate.addresses:
-                nursery.start_soon(try_one, address)
-        now = self._world.clock.monotonic()
-        if chosen:
-            return chosen[0]
-        if known:
-            self.membership.met_known(candidate, known[0], now)
-        elif met_self and not errors:
-            self.membership.met_self(candidate)
-        else:
-            error = "; ".join(errors) or "it is this node itself"
-            logger.debug("no link", extra=fields(candidate=candidate.name, error=error))
-            self.membership.failed(candidate, error, now, self._world.entropy.random())
-        return None
-
-    async def _greet(self, address: Address) -> tuple[PeerLink, PeerWelcome]:
-        with trio.fail_after(DIAL_S):
-            stream = await self._world.network.dial(address)
-        config = self._config
-        link = PeerLink(stream, self._world.clock, self, config.link_heartbeat_s, GREET_S)
-        hello = PeerHello(
-            PROTOCOL_VERSION, config.cluster_id, self.me.broker_id, self.me.name,
-            self.clients_at, [str(address) for address in self.peers_at],
-        )  # fmt: skip
-        try:
-            with trio.fail_after(GREET_S):
-                return link, await link.greet(hello)
-        except BaseException:
-            link.hang_up()
-            raise
-
-    def _linked(self, link: PeerLink) -> None:
+    def linked(self, link: PeerLink) -> None:
         self.links_made += 1
         self.links[link.broker_id] = link
         if any(other.name == link.name for other in self.links.values() if other is not link) or (
@@ -566,14 +463,14 @@ class Peers:
         logger.info("linked", extra=facts)
         self._something_changed()
 
-    async def _tell_everything(self, link: PeerLink) -> None:
+    async def tell_everything(self, link: PeerLink) -> None:
         """What our clients want and provide, no faster than the other node reads it."""
         for message in self.interests.everything():
             link.tell(message)
             if not link.outgoing.has_room(0):
                 await link.outgoing.wait_idle()
 
-    def _unlinked(self, link: PeerLink) -> None:
+    def unlinked(self, link: PeerLink) -> None:
         self.links_lost += 1
         del self.links[link.broker_id]
         self._forget_report(link.broker_id)
@@ -601,7 +498,7 @@ class Peers:
             link.tell(seen)
         for session in self.sessions.values():
             session.tell(seen)
-        self._woken.set()
+        self.dialling.wake()
         self.changed.set()
         self.changed = trio.Event()
 
@@ -647,7 +544,7 @@ class Peers:
 
     async def leave(self) -> None:
         """Say goodbye to all, and take in nobody any more."""
-        self._leaving = True
+        self._leaving = self.dialling.leaving = True
         if self._listener is not None:
             self._listener.close()
         for link in list(self.links.values()):

@@ -87,7 +87,7 @@ def test_a_node_that_is_told_to_dial_itself_stays_alone_and_well() -> None:
     @on_cluster(0, "a")
     async def _(cluster: SimulatedCluster) -> None:
         peers = cluster["a"].node.peers
-        peers._hint(Hint((seed_address("a"),), "seed"))
+        peers.dialling.hint(Hint((seed_address("a"),), "seed"))
         await cluster.until(lambda: peers.membership.counts.own > 0)
         await trio.sleep(10)
         assert not peers.links
@@ -141,8 +141,8 @@ def test_forged_hints_neither_drop_a_link_nor_fill_the_table() -> None:
         for number in range(10_000):
             broker_id = BrokerId(number.to_bytes(16, "big"))
             address = Address(f"nowhere{number}", 1)
-            peers._hint(Hint((address,), "mdns", "sim", 1, broker_id, "forged"))
-            peers._hint(Hint((address,), "mdns", "sim", 1, link.broker_id, "forged"))
+            peers.dialling.hint(Hint((address,), "mdns", "sim", 1, broker_id, "forged"))
+            peers.dialling.hint(Hint((address,), "mdns", "sim", 1, link.broker_id, "forged"))
         assert len(peers.membership.candidates) <= 256
         await trio.sleep(30)
         assert list(peers.links.values()) == [link], "the same link as before"
