@@ -5,6 +5,7 @@ session of its origin; what it has synced it tells that one, and does not broadc
 """
 
 import logging
+from collections.abc import Container
 from itertools import accumulate
 from typing import Final, Protocol
 
@@ -45,8 +46,14 @@ class Copies:
     """All copies that are being written. Those at rest are logs like any other."""
 
     def __init__(
-        self, store: Store, router: Router, producers: Producers, committer: Committer
+        self,
+        store: Store,
+        router: Router,
+        producers: Producers,
+        committer: Committer,
+        ownership: Container[BrokerId],
     ) -> None:
+        self._ownership = ownership
         self._store = store
         self._router = router
         self._producers = producers
@@ -122,6 +129,10 @@ class Copies:
         except StorageFailed as error:
             raise BadFrame(f"no room for a copy of {log_id}: {error.text}") from error
         self._router.add_log(log)
+        if log_id.broker_id in self._ownership:
+            # Ours, of an earlier life, and given back to us: our clients read it like any of ours.
+            for listener in self._router.listeners(log):
+                listener.read(log, 0)
         return log
 
     def _verify(self, view: memoryview, run: Run, broker_id: BrokerId) -> int:

@@ -8,11 +8,11 @@ from typing import Final, NamedTuple
 import trio
 
 from busnode.node.peer_link import PeerLink
+from busnode.node.queue_group import read_range
 from busnode.node.remote_reading import RemoteReading
 from busnode.node.subscription import Handed
 from busnode.segments.damage import Hole
-from busnode.segments.store import Cold, Log
-from busnode.wire.errors import StorageError
+from busnode.segments.store import Cold, Log, Range
 from busnode.wire.frames import read_header
 from busnode.wire.ids import LogId
 
@@ -56,12 +56,15 @@ class LocalCopies:
                     asked = self._waiting.popleft()
                     try:
                         await self._answer(asked)
-                    except (OSError, StorageError) as error:
-                        logger.error("copy %s cannot be read: %s", asked.log.log_id, error)
+                    except Exception:
+                        # One log that cannot be read must not take the node along.
+                        logger.exception("copy %s cannot be read", asked.log.log_id)
                         nursery.start_soon(self._try_later, asked)
 
     async def _try_later(self, asked: _Fetch) -> None:
         """This disk has a fault. Somebody else may have the log, or it passes."""
+        if asked.reading.closed:
+            return
         if self._elsewhere(asked.reading, asked.log.log_id, asked.after_no, None):
             return
         await trio.sleep(AGAIN_S)
@@ -70,37 +73,34 @@ class LocalCopies:
 
     async def _answer(self, asked: _Fetch) -> None:
         reading, log, after_no, since_us, length = asked
-        log_id = log.log_id
-        if reading.closed:
-            return
         await trio.lowlevel.checkpoint()
-        if not length:
-            place = after_no if since_us is None else log.first_at(since_us) - 1
-            reading.placed(log_id, place)
+        found = await _read(log, after_no, length) if length else None
+        if reading.closed:  # while others had their turn
             return
-        reader = log.reader(after_no)
-        found = reader.next_in_memory(length, length)
-        while isinstance(found, Cold):
-            try:
-                await found.range.file.fetch(found.range.offset, found.range.length)
-                reader.fetched(found, None)
-            except OSError as error:
-                reader.fetched(found, error)
-            found = reader.next_in_memory(length, length)
-        if found is None:
+        log_id = log.log_id
+        if not length:
+            reading.placed(log_id, after_no if since_us is None else log.first_at(since_us) - 1)
+        elif found is None:
             reading.ended(log_id, log.committed_no)
         elif isinstance(found, Hole):
             if self._elsewhere(reading, log_id, found.first_no - 1, None):
                 return
             reading.lacked(log_id, found.first_no, found.last_no, found.reason)
         else:
-            data = found.data
-            if data is None:
-                buffer = bytearray(found.length)
-                found.file.read_into(memoryview(buffer), found.offset)
-                data = buffer
-            whole = bytes(data)
-            first_no = read_header(memoryview(whole), 0).first_no
-            reading.fetched(Handed(log_id, first_no, found.last_no, whole, is_remote=True))
+            data = read_range(found)
+            first_no = read_header(memoryview(data), 0).first_no
+            reading.fetched(Handed(log_id, first_no, found.last_no, data, is_remote=True))
             reading.ended(log_id, found.last_no if found.last_no >= log.committed_no else None)
         reading.subscription.pump()
+
+
+async def _read(log: Log, after_no: int, length: int) -> Range | Hole | None:
+    """What comes after a number; fetched from the disk in a thread where it is not in memory."""
+    reader = log.reader(after_no)
+    while isinstance(found := reader.next_in_memory(length, length), Cold):
+        try:
+            await found.range.file.fetch(found.range.offset, found.range.length)
+            reader.fetched(found, None)
+        except OSError as error:
+            reader.fetched(found, error)
+    return found

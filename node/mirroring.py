@@ -68,6 +68,8 @@ class MirrorStream:
         """Of the incarnation whose logs it gets."""
         self.progress = MirrorProgress()
         self.sent_bytes = 0
+        self.is_broken = False
+        """Whether something that it must have cannot be sent: it is no mirror any more."""
         self._store = store
         self._clock = clock
         self._cursors: dict[LogId, MirrorCursor] = {}
@@ -134,6 +136,9 @@ class MirrorStream:
             log_id = cursor.log.log_id
             if isinstance(found, Hole):
                 # The next range begins behind it, and the copy has the same hole.
+                if self.progress.in_force and found.last_no > self.progress.safe_no(log_id):
+                    self.is_broken = True  # what waits for it must not be called mirrored
+                    return None
                 self.progress.absent(log_id, found.first_no, found.last_no)
                 continue
             self.progress.sent(log_id, found.last_no, self._clock.monotonic())
@@ -242,6 +247,13 @@ class Mirroring:
             logger.info("mirror let go", extra=fields(name=stream.link.name))
             self.on_safe(list(self._store.logs()))
 
+    def refused(self, link: PeerLink) -> None:
+        """A node does not want to be our mirror."""
+        if link.broker_id in self.streams and not self.streams[link.broker_id].progress.in_force:
+            self._let_go[link.broker_id] = self._clock.monotonic()
+            self._drop(link.broker_id)
+            self._choose()
+
     def resume(self) -> bool:
         """Let those go on who pause in catching up; whether somebody pauses still."""
         pausing = [stream.resume() for stream in self.streams.values()]  # all of them, each time
@@ -253,7 +265,11 @@ class Mirroring:
         for member, since in list(self._let_go.items()):
             if now - since > AGAIN_S:
                 del self._let_go[member]
-        silent = [m for m, stream in self.streams.items() if stream.progress.is_silent(now)]
+        silent = [
+            member
+            for member, stream in self.streams.items()
+            if stream.is_broken or stream.progress.is_silent(now)
+        ]
         for member in silent:
             logger.warning("mirror is silent", extra=fields(name=self.streams[member].link.name))
             self._let_go[member] = now

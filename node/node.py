@@ -125,7 +125,7 @@ class RunningNode:
         self.receipts.safe = self.mirroring.safe
         self.publishing.mirrors = self.mirroring
         self.publishing.require_mirror = config.require_mirror
-        self.copies = Copies(store, self.router, self.producers, self.committer)
+        self.copies = Copies(store, self.router, self.producers, self.committer, self.ownership)
         self.committer.on_committed = self._committed
         self.peers = Peers(
             world, config, name, broker_id, store, self.router, self.publishing, self.bidding,
@@ -325,6 +325,7 @@ class RunningNode:
             try:
                 for expired in self.store.expire(rules):
                     logger.info("expired: %s", expired)
+                self.router.forget_gone()
                 if self.world.clock.monotonic() - renewed_at > self.config.retain_s / 4:
                     self.keep_positions()
                     renewed_at = self.world.clock.monotonic()

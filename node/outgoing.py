@@ -197,6 +197,10 @@ class Outgoing:
                 pass
         except OSError as error:
             self._fail(error)
+        except Exception as error:
+            # Whoever pumps may be anybody, the committer for one: a source's fault is its own.
+            logger.exception("a source failed")
+            self._fail(BusnodeError(f"a source failed: {error!r:.200}"))
         finally:
             self._pumping = False
         if self._idle is not None and self.idle:

@@ -31,7 +31,7 @@ class Ownership:
         self._own: dict[BrokerId, None] = dict.fromkeys(sorted(there) if kept is None else kept)
         self.mirrors = _mirrors(table)
 
-    def __contains__(self, broker_id: BrokerId) -> bool:
+    def __contains__(self, broker_id: object) -> bool:
         return broker_id in self._own
 
     def add(self, broker_id: BrokerId) -> None:

@@ -35,6 +35,7 @@ from busnode.wire.control import (
 from busnode.wire.errors import BY_CODE, BadFrame, BusnodeError
 from busnode.wire.frames import FrameType, read_header
 from busnode.wire.ids import BrokerId, LogId, Topic
+from busnode.wire.limits import FRAME_BYTES_MAX
 from busnode.wire.reader import FrameReader, Runs
 from busnode.wire.runs import FORWARDED_KINDS, Run
 from busnode.wire.sessions import PEER_TABLE, Session, Side, State
@@ -83,6 +84,10 @@ class LinkHost(Protocol):
     def gap_of_queue(self, interest: int, gap: Gap) -> None: ...
 
     def members_seen(self, broker_id: BrokerId, name: str, message: MembersSeen) -> None: ...
+
+    def mirror_refused(self, link: "PeerLink") -> None:
+        """The other node does not hold what it was asked to."""
+        ...
 
     def mirrored(self, link: "PeerLink", message: Mirrored) -> None:
         """What the other node has synced of our logs."""
@@ -235,7 +240,9 @@ class PeerLink(Conversation):
 
     def _take_fetched(self, handed: Handed, chunk: Chunk) -> None:
         key = chunk.client_no, chunk.subscription, handed.log_id
-        reading, _ = self.fetches.get(key, (None, 0))
+        reading, length = self.fetches.get(key, (None, 0))
+        if reading is not None and chunk.length > length + FRAME_BYTES_MAX:
+            raise BadFrame(f"{chunk.length} bytes where {length} were asked for")
         if reading is not None and not reading.closed:
             reading.fetched(handed)
             reading.subscription.pump()
@@ -308,6 +315,8 @@ class PeerLink(Conversation):
                 self.close()
             case Error():
                 logger.warning("%s says %s: %s", self.who, message.code, message.text)
+                if message.refused == FrameType.MIRROR:
+                    host.mirror_refused(self)
             case Mirrored():
                 host.mirrored(self, message)
             case _:
@@ -324,5 +333,7 @@ def _handed(view: memoryview, run: Run, chunk: Chunk) -> Handed:
     first = read_header(view, run.start)
     last = read_header(view, run.batches[-1][0])
     log_id = LogId(chunk.broker_id, Topic(chunk.topic))
+    if run.topic != chunk.topic.encode() or {first.broker_id, last.broker_id} != {chunk.broker_id}:
+        raise BadFrame(f"records in a chunk of {log_id} that are of another log")
     data = bytes(view[run.start : run.end])
     return Handed(log_id, first.first_no, last.last_no, data, is_remote=True)

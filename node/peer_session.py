@@ -42,6 +42,7 @@ from busnode.wire.control import (
     encode_trusted,
 )
 from busnode.wire.errors import BadFrame, LimitReached, Refused, StorageError
+from busnode.wire.fields import U64_MAX
 from busnode.wire.frames import FrameType
 from busnode.wire.ids import BrokerId, ClientNo, Pattern
 from busnode.wire.reader import FrameReader, Runs
@@ -244,6 +245,8 @@ class PeerSession(Conversation):
             self.send(encode_refusal(error, FrameType.MIRROR, None))
 
     def _replay(self, message: Replay) -> None:
+        if message.after_no >= U64_MAX:
+            raise BadFrame(f"replay after {message.after_no}, behind which there is no number")
         if len(self._replays.waiting) >= REPLAYS_MAX:
             raise LimitReached(f"{REPLAYS_MAX} replays wait for their turn")
         self._replays.waiting.append((message, None))

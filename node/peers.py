@@ -44,7 +44,8 @@ from busnode.wire.control import (
     PeerWelcome,
     encode_control,
 )
-from busnode.wire.errors import BadVersion, WrongCluster
+from busnode.wire.errors import BadFrame, BadVersion, WrongCluster
+from busnode.wire.fields import U64_MAX
 from busnode.wire.ids import BrokerId, LogId, Pattern
 from busnode.wire.limits import PROTOCOL_VERSION
 from busnode.wire.runs import Run
@@ -61,6 +62,9 @@ comes up late."""
 
 ADDRESSES_MAX: Final = 6
 """Addresses that a node tells of itself, for clients and for peers: a greeting holds 1 KiB."""
+
+LOGS_OF_PEER_MAX: Final = 1_000_000
+"""Logs of which one other node may tell; each takes some hundred bytes."""
 
 SESSIONS_MAX: Final = 1024
 """Nodes that have dialled us, and strangers that are about to be turned away."""
@@ -98,7 +102,7 @@ class Peers:
         self.local = LocalCopies(self.fetch_elsewhere)
         self.repairing = Repairing(
             store, world.clock, broker_id, config.mirrors + 1, config.repair_after_s,
-            mirroring.throttle,
+            mirroring.throttle, lambda: publishing.broker_id,
         )  # fmt: skip
         self._ownership = ownership
         self.mirroring = mirroring
@@ -188,7 +192,9 @@ class Peers:
     def is_written(self, broker_id: BrokerId, session: PeerSession) -> bool:
         if broker_id == self._publishing.broker_id:
             return True
-        return broker_id in self.sessions and session.broker_id != broker_id
+        if session.broker_id == broker_id:
+            return False
+        return broker_id in self.sessions or self.repairing.is_written(broker_id, session.broker_id)
 
     def holdings_told(self, broker_id: BrokerId, message: HoldingsTold) -> None:
         self.repairing.told(broker_id, message)
@@ -298,6 +304,8 @@ class Peers:
         for broker_id, topic, first_no, end_no in message.extents:
             route = self.router.route(topic.encode())
             log_id = LogId(broker_id, route.topic)
+            if not 1 <= first_no <= end_no + 1 <= U64_MAX or len(link.logs) >= LOGS_OF_PEER_MAX:
+                raise BadFrame(f"{len(link.logs)} logs, and one from {first_no} to {end_no}")
             if self.is_own(broker_id):
                 continue
             self.logs.reaches(link, log_id, first_no, end_no)
@@ -306,6 +314,10 @@ class Peers:
 
     def lacks(self, link: PeerLink, log_id: LogId) -> None:
         self.logs.lacks(link, log_id)
+
+    def mirror_refused(self, link: PeerLink) -> None:
+        self.mirroring.refused(link)
+        self.repairing.refused(link)
 
     def mirrored(self, link: PeerLink, message: Mirrored) -> None:
         if message.broker_id == self._publishing.broker_id:
@@ -322,6 +334,8 @@ class Peers:
         """Copies that we hold have grown: our own clients may read on, and others hear of it."""
         readings = self.subscriptions.readings
         for log in logs:
+            if self.is_own(log.log_id.broker_id):
+                continue  # an old log of ours that somebody has completed: it is read here
             self._moved[log] = None
             for listener in self.router.route(log.log_id.topic.encode()).clients:
                 readings[listener].reaches(log.log_id, log.first_no, log.committed_no)

@@ -178,7 +178,11 @@ class Publishing:
         try:
             for place, batch in enumerate(run.batches):
                 seen = producer.find(batch[4])
-                if seen is None or _is_lost(*seen):
+                if (
+                    seen is None
+                    or _is_lost(*seen)
+                    or self._must_be_stored_anew(publisher, run, seen[0])
+                ):
                     part = _part(run, place, place + 1)
                     self._append(publisher, view, part, log, producer)
                     continue
@@ -214,6 +218,11 @@ class Publishing:
         batches = len(run.batches)
         receipt = Receipt(publisher, size_bytes, first_seq, batches, first_no, next_no - 1, must)
         self._receipts.add(log, receipt)
+
+    def _must_be_stored_anew(self, publisher: Publisher, run: Run, stored_in: Log) -> bool:
+        """Nobody can vouch any more for a second copy of a log that is finished. What needs one is
+        stored again, in a log that has a mirror; consumers drop repeats across logs."""
+        return stored_in.log_id.broker_id != self.broker_id and self._needs_mirror(publisher, run)
 
     def _needs_mirror(self, publisher: Publisher, run: Run) -> bool:
         """Whether it is acked as mirrored or refused: it says so, or this node does."""

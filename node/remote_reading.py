@@ -64,6 +64,7 @@ class RemoteReading:
         """Ranges that nobody can serve, told when all that lies before them was sent."""
         self._untold: dict[LogId, int] = {}
         """Places that were found too late for the answer to the client, and are told behind it."""
+        self._early: dict[LogId, tuple[int, int]] = {}
         self._position_is_told = False
         self._start = start
         self._given = given
@@ -104,11 +105,20 @@ class RemoteReading:
     async def begin(self) -> None:
         """All logs that were there have been taken up; wait until it has a place in each."""
         self.taken_up = True
+        early, self._early = self._early, {}
+        for log_id, (first_no, end_no) in early.items():
+            self.reaches(log_id, first_no, end_no)
         for log_id, cursor in list(self.cursors.items()):
             self._fetch(log_id, cursor)
         while not all(cursor.is_placed for cursor in self.cursors.values()):
             self._placed = trio.Event()
             await self._placed.wait()
+
+    def _heard_early(self, log_id: LogId, first_no: int, end_no: int) -> None:
+        """What comes while logs are still taken up is looked at when that is done."""
+        if not self.closed:
+            known = self._early.get(log_id, (first_no, end_no))
+            self._early[log_id] = min(first_no, known[0]), max(end_no, known[1])
 
     def position(self) -> Iterator[tuple[LogId, MsgNo]]:
         """Where it stands in each log, as far as that is known: what the client is answered."""
@@ -122,6 +132,7 @@ class RemoteReading:
     def reaches(self, log_id: LogId, first_no: int, end_no: int) -> None:
         """Somebody holds a log as far as this."""
         if not self.taken_up:
+            self._heard_early(log_id, first_no, end_no)
             return
         cursor = self.cursors.get(log_id)
         if cursor is None:
@@ -133,6 +144,7 @@ class RemoteReading:
         """Records came by themselves, as they were committed."""
         log_id, first_no, last_no, _, _ = handed
         if not self.taken_up:
+            self._heard_early(log_id, first_no, last_no)
             return
         cursor = self.cursors.get(log_id)
         if cursor is None:

@@ -1,6 +1,7 @@
 """Copies that are missing are made again: nodes tell what they hold, and whoever should, sends."""
 
 import logging
+from collections.abc import Callable
 from typing import Final
 
 import trio
@@ -37,8 +38,11 @@ class Repairing:
         copies: int,
         after_s: float,
         throttle: Throttle | None,
+        current: Callable[[], BrokerId],
     ) -> None:
-        """`copies` are wanted in all, the origin's own included."""
+        """`copies` are wanted in all, the origin's own included. `current` is the incarnation that
+        this node writes now."""
+        self._current = current
         self._throttle = throttle
         self.streams: dict[Push, MirrorStream] = {}
         self.repaired = 0
@@ -49,6 +53,8 @@ class Repairing:
         self._patience = Patience(after_s)
         self._links: dict[BrokerId, PeerLink] = {}
         self._holdings: dict[BrokerId, dict[BrokerId, Held]] = {}
+        self._written: dict[BrokerId, BrokerId] = {}
+        """By node, the incarnation that it writes now."""
 
     def linked(self, link: PeerLink) -> None:
         self._links[link.broker_id] = link
@@ -62,8 +68,10 @@ class Repairing:
     def left(self, node: BrokerId) -> None:
         """A node is gone, and with it what it holds."""
         self._holdings.pop(node, None)
+        self._written.pop(node, None)
 
     def told(self, node: BrokerId, message: HoldingsTold) -> None:
+        self._written[node] = message.written
         self._holdings[node] = {row[0]: Held(row[1], row[2]) for row in message.holdings}
 
     def answered(self, link: PeerLink, message: Mirrored) -> None:
@@ -76,6 +84,13 @@ class Repairing:
             self.repaired += 1
             logger.info("copy made", extra=fields(of=message.broker_id.hex(), at=link.name))
             self._end(Push(message.broker_id, link.broker_id))
+
+    def is_written(self, broker_id: BrokerId, by_other_than: BrokerId | None) -> bool:
+        """Whether another node than this one writes logs of that incarnation now."""
+        return any(
+            written == broker_id and node != by_other_than
+            for node, written in self._written.items()
+        )
 
     def refused(self, link: PeerLink) -> None:
         """A node does not take what it was offered: it is tried again in its time."""
@@ -105,7 +120,7 @@ class Repairing:
         mine = self._holdings.get(self._me, {})
         newest = list(mine.items())[-ROWS_MAX:]
         rows = [(broker_id, held.logs, held.messages) for broker_id, held in newest]
-        return HoldingsTold(rows)
+        return HoldingsTold(self._current(), rows)
 
     def _look(self) -> None:
         now = self._clock.monotonic()
@@ -113,7 +128,8 @@ class Repairing:
             self._end(push)
         live = {self._me, *self._links}
         holdings = {node: held for node, held in self._holdings.items() if node in live}
-        pushes = plan_repairs(self._me, self._copies, holdings, live)
+        written = {*live, self._current(), *self._written.values()}
+        pushes = plan_repairs(self._me, self._copies, holdings, written)
         for push in self._patience.due(pushes, now):
             link = self._links.get(push.target)
             if link is not None and push not in self.streams and len(self.streams) < PUSHES_MAX:

@@ -147,6 +147,17 @@ class Router:
         """A copy of another node's log is here now."""
         self._logs.setdefault(log.log_id.topic, []).append(log)
 
+    def forget_gone(self) -> None:
+        """Forget logs that the store does not have any more: all of them has expired."""
+        for topic, logs in list(self._logs.items()):
+            there = [log for log in logs if self._store.get(log.log_id) is log]
+            if len(there) == len(logs):
+                continue
+            if there:
+                self._logs[topic] = there
+            else:
+                del self._logs[topic]
+
     def listeners(self, log: Log) -> Route:
         """Who reads a log."""
         return self.route(log.log_id.topic.encode())

@@ -397,9 +397,11 @@ class MembersSeen(Control):
 
 @dataclass(frozen=True, slots=True)
 class HoldingsTold(Control):
-    """node → node: whose logs I hold, as [brokerId, logs, sum of their last numbers]."""
+    """node → node: which incarnation I write now, and whose logs I hold, as [brokerId, logs, sum of
+    their last numbers]."""
 
     TYPE = FrameType.HOLDINGS
+    written: Broker
     holdings: Holdings
 
 

@@ -7,8 +7,12 @@ import busnode
 from busnode.client import Bus, MemoryCursorStore, Message, Subscription
 from busnode.segments.retention import RetentionRules
 from busnode.testing.sim import SimDisk
+from busnode.wire.control import Ack
+from busnode.wire.frames import Flags
 from busnode.wire.ids import Pattern
+from busnode.world.network import Address
 
+from .raw_client import dialled
 from .simulated_cluster import SimulatedCluster, on_cluster
 
 SEEDS = pytest.mark.parametrize("seed", range(3))
@@ -212,6 +216,57 @@ def test_a_durable_subscription_goes_on_at_the_mirror_where_it_was_at_its_dead_h
             consumer.subscribe("/t", durable="me", start="earliest") as messages,
         ):
             assert numbers(await take(messages, 5)) == list(range(5, 10))
+
+
+def test_a_repeat_that_requires_a_mirror_is_acked_as_mirrored_after_a_restart() -> None:
+    @on_cluster(0, "a", "b")
+    async def _(cluster: SimulatedCluster) -> None:
+        host = cluster.network.host("publisher")
+        flags = Flags.PERSISTENT | Flags.GLOBAL | Flags.MIRROR_REQUIRED
+        levels: list[str] = []
+        for life in range(2):
+            await mirrored(cluster, "a", "b")
+            async with dialled(host, Address("a", 4250), 77) as client:
+                await client.hello()
+                await client.send(client.batch("/t", [b"once"], int(flags), seq=5))
+                levels.append((await client.expect(Ack)).level)
+            if not life:
+                # As far as the publisher knows the ack was lost with the process.
+                await cluster["a"].kill()
+                await cluster["a"].start()
+                await cluster.meshed()
+        assert levels == ["mirrored", "mirrored"]
+        async with (
+            cluster.client("b", name="consumer") as consumer,
+            consumer.subscribe("/t", start="earliest") as messages,
+        ):
+            assert [message.payload for message in await take(messages, 1)] == [b"once"]
+            with trio.move_on_after(5):
+                raise AssertionError(f"{await anext(messages)} came twice")
+
+
+def test_what_has_expired_is_forgotten_and_a_cursor_in_it_is_a_gap() -> None:
+    @on_cluster(0, "a", retain_s=60.0, mirrors=0)
+    async def _(cluster: SimulatedCluster) -> None:
+        store = MemoryCursorStore()
+        async with cluster.client("a", name="publisher") as publisher:
+            await publish(publisher, "/t", range(5))
+            async with publisher.subscribe("/t", start="earliest", cursors=store) as messages:
+                await take(messages, 3)
+        await cluster["a"].stop()
+        await cluster["a"].start()
+        router = cluster["a"].node.router
+        assert router.topics() == ["/t"]
+        await trio.sleep(600)
+        assert not router.topics(), "it is not in the store any more"
+        gaps: list[busnode.Gap] = []
+        async with (
+            cluster.client("a", name="consumer") as consumer,
+            consumer.subscribe("/t", cursors=store, on_gap=gaps.append) as messages,
+        ):
+            with trio.move_on_after(1):
+                await anext(messages)
+        assert [gap.first for gap in gaps] == [3]
 
 
 def test_a_publisher_may_require_a_mirror_for_one_message() -> None:

@@ -26,7 +26,7 @@ class Pieces:
     outgoing: Outgoing | None = None
     control: bytes = b""
     asked: int = 0
-    fault: OSError | None = None
+    fault: Exception | None = None
 
     def next_piece(self) -> Piece | None:
         self.asked += 1
@@ -413,3 +413,14 @@ def test_what_is_to_be_fetched_is_so_only_while_somebody_sends() -> None:
         assert outcomes == [None]
 
     run(main)
+
+
+def test_a_source_that_fails_ends_its_own_connection_and_not_whoever_pumps_it() -> None:
+    async def main() -> None:
+        line = Line()
+        source = Pieces([], fault=OverflowError("a number that no frame holds"))
+        line.outgoing.wake(source)
+        line.outgoing.pump()
+        assert "a number that no frame holds" in str(line.outgoing.failure)
+
+    simulate(0, main)
