@@ -67,6 +67,7 @@ def _peers(peers: Peers, now: float) -> list[Status]:
             "link": "up" if candidate.state is State.LINKED else candidate.state.value,
             "error": candidate.error,
             "dials_us": False,
+            "clients_at": [],
         }
     for broker_id, session in peers.sessions.items():
         row = rows.setdefault(broker_id, _unlinked(broker_id, session.name))
@@ -94,5 +95,5 @@ def _peers(peers: Peers, now: float) -> list[Status]:
 def _unlinked(broker_id: BrokerId, name: str) -> Status:
     return {
         "name": name, "broker_id": broker_id.hex(), "addresses": [], "source": "dialled",
-        "link": "waiting", "error": None, "dials_us": False,
+        "link": "waiting", "error": None, "dials_us": False, "clients_at": [],
     }  # fmt: skip
