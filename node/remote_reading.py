@@ -1,4 +1,7 @@
-"""A subscription's places in logs that its home does not hold: what it is handed, and fetched."""
+"""A subscription's places in other nodes' logs: what it is handed, and fetched.
+
+Its home may hold a copy of such a log. That is one of the places from which it is fetched.
+"""
 
 from collections.abc import Iterator
 from typing import Final, Protocol

@@ -68,7 +68,7 @@ class Cluster(Fetcher, Protocol):
         ...
 
     def remote_logs(self, pattern: Pattern) -> Iterator[tuple[LogId, int, int]]:
-        """Logs that match and that this node does not hold: the first and last number of each."""
+        """Other nodes' logs that match: the first and last number that anybody has of each."""
         ...
 
 

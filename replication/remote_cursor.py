@@ -1,4 +1,4 @@
-"""A consumer's place in a log that its home does not hold.
+"""A consumer's place in another node's log.
 
 What the log's holder commits comes to the home by itself, once for all consumers there. A consumer
 that stands right before it takes it; one that is behind has its home fetch what is between, and
