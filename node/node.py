@@ -17,7 +17,8 @@ from busnode.node.durable_positions import (
     PREFIX,
     DurablePositions,
     Position,
-    encode_position,
+    Registration,
+    encode_registration,
     flatten,
     topic_of,
 )
@@ -220,10 +221,10 @@ class RunningNode:
     async def subscribe(self, session: ClientSession, message: Subscribe) -> None:
         position = await self.subscriptions.subscribe(session, message)
         name = message.durable
-        if name is not None and message.queue is None and self.durable.get(name) is None:
+        if name is not None and message.queue is None:
             # From here on it has a place, also when the client goes before it saves one.
             try:
-                self._save_position(name, position)
+                self._register(name, message.pattern, session.name, position)
             except (Refused, Unavailable) as error:
                 logger.warning("position of %r was not kept: %s", name, error)
 
@@ -236,7 +237,7 @@ class RunningNode:
     def save_position(self, session: ClientSession, message: SavePosition) -> None:
         subscription = self.subscriptions.of(session).get(message.subscription)
         if subscription is not None and subscription.durable is not None:
-            self._save_position(subscription.durable, flatten(message.position))
+            self._move(subscription.durable, flatten(message.position))
 
     def provide(self, session: ClientSession, message: Provide) -> None:
         self.bidding.provide(session, message)
@@ -265,12 +266,25 @@ class RunningNode:
 
     # Its own messages -----------------------------------------------------------------------------
 
-    def _save_position(self, name: str, cursors: Position) -> None:
-        """Keep cursors that have moved. Refused when there are too many for one message."""
-        position = self.durable.moved(name, cursors)
-        utc_us = self.durable.next_utc_us(name, self.world.clock.utc_us())
-        self._publish_own(topic_of(name), encode_position(position), utc_us)
-        self.durable.keep(name, position, utc_us)
+    def _register(self, name: str, pattern: str, client: str, position: Position) -> None:
+        """Keep who a durable subscription is, if that is new. Refused when it is too much."""
+        known = self.durable.registration(name)
+        if known is None:
+            now_us = self.world.clock.utc_us()
+            self._keep(name, Registration(now_us, pattern, client, position))
+        elif (known.pattern, known.client) != (pattern, client):
+            moved = self.durable.moved(name, {}, self.world.clock.utc_us())
+            self._keep(name, moved._replace(pattern=pattern, client=client))
+
+    def _move(self, name: str, cursors: Position) -> None:
+        """Keep cursors that have moved."""
+        if self.durable.registration(name) is not None:
+            self._keep(name, self.durable.moved(name, cursors, self.world.clock.utc_us()))
+
+    def _keep(self, name: str, registration: Registration) -> None:
+        payload = encode_registration(registration)
+        self._publish_own(topic_of(name), payload, registration.saved_us)
+        self.durable.learn(name, registration)
 
     def _publish_own(self, topic: Topic, payload: bytes, utc_us: int) -> None:
         """Append a message of the system's own to its log."""
@@ -289,8 +303,8 @@ class RunningNode:
             self.publishing.publish(self._own, view, run, system=True)
 
     def _load_positions(self) -> None:
-        """Take over the positions of durable subscriptions, into this incarnation's own logs, so
-        that they live on when the old ones expire."""
+        """Take over the registrations of durable subscriptions, into this incarnation's own logs,
+        so that they live on when the old ones expire."""
         for log in self.store.logs():
             if log.log_id.topic.startswith(PREFIX):
                 self.durable.load(log)
@@ -298,7 +312,7 @@ class RunningNode:
 
     def keep_positions(self) -> None:
         for name in self.durable.names():
-            self._save_position(name, {})
+            self._move(name, {})
 
     # Housekeeping ---------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from busnode.wire.control import (
     Dropped,
     Error,
     ExtentsHeld,
+    FindRegistration,
     Gap,
     Goodbye,
     Interest,
@@ -27,6 +28,7 @@ from busnode.wire.control import (
     PeerWelcome,
     Ping,
     Pong,
+    RegistrationKept,
     Replay,
     Request,
     encode_control,
@@ -93,6 +95,10 @@ class LinkHost(Protocol):
         """What the other node has synced of our logs."""
         ...
 
+    def registration_kept(self, message: RegistrationKept) -> None:
+        """What the other node has kept under a name that it was asked for."""
+        ...
+
     def flush(self) -> None:
         """A buffer was worked off."""
         ...
@@ -116,6 +122,8 @@ class PeerLink(Conversation):
         """Interests that it was told of, by number."""
         self.unanswered: dict[int, trio.Event] = {}
         """Interests that it was told of and has not answered, by number."""
+        self._finding: dict[str, trio.Event] = {}
+        """Names of durable subscriptions that it was asked for and has not told of."""
         self.fetches: dict[FetchKey, tuple[RemoteReading, int]] = {}
         """What we have asked it for and not got: for whom, and how much."""
         self.dropped = 0
@@ -181,6 +189,18 @@ class PeerLink(Conversation):
                 self.unanswered[message.interest] = trio.Event()
         self.send(encode_control(message))
 
+    def find_registration(self, name: str) -> trio.Event:
+        """Ask what it has kept under a name; the event is set when it has told, or is gone."""
+        found = self._finding.get(name)
+        if found is None:
+            found = trio.Event()
+            if self._session.state is State.OPEN:
+                self._finding[name] = found
+                self.send(encode_control(FindRegistration(name)))
+            else:
+                found.set()
+        return found
+
     def leave(self, reason: str) -> None:
         if self._session.state is State.OPEN:
             self._session.sent(FrameType.GOODBYE)
@@ -201,9 +221,10 @@ class PeerLink(Conversation):
 
     def forget(self) -> None:
         """It has ended: nobody waits for its answers any more."""
-        for event in self.unanswered.values():
+        for event in (*self.unanswered.values(), *self._finding.values()):
             event.set()
         self.unanswered.clear()
+        self._finding.clear()
         fetches, self.fetches = self.fetches, {}
         for (_, _, log_id), (reading, _) in fetches.items():
             if not reading.closed:
@@ -306,6 +327,11 @@ class PeerLink(Conversation):
                 logger.warning(
                     "%s: %d messages came too fast and are gone", self.who, message.count
                 )
+            case RegistrationKept():
+                found = self._finding.pop(message.name, None)
+                if found is not None:
+                    host.registration_kept(message)
+                    found.set()
             case MembersSeen():
                 host.members_seen(self.broker_id, self.name, message)
             case Ping():

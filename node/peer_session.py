@@ -13,6 +13,7 @@ import trio
 from busnode.node.bidding import Bidding
 from busnode.node.conversation import Conversation
 from busnode.node.copies import Copies
+from busnode.node.durable_positions import nest
 from busnode.node.receipts import encode_refusal
 from busnode.node.replays import Replays
 from busnode.node.router import Router
@@ -26,6 +27,7 @@ from busnode.wire.control import (
     Credit,
     Error,
     ExtentsHeld,
+    FindRegistration,
     Goodbye,
     HoldingsTold,
     Interest,
@@ -35,6 +37,7 @@ from busnode.wire.control import (
     Ping,
     Pong,
     Provide,
+    RegistrationKept,
     Replay,
     Reply,
     Unprovide,
@@ -217,6 +220,8 @@ class PeerSession(Conversation):
             case HoldingsTold():
                 assert self.broker_id is not None
                 host.holdings_told(self.broker_id, message)
+            case FindRegistration():
+                self._tell_registration(message.name)
             case MembersSeen():
                 assert self.broker_id is not None
                 host.chosen(self)
@@ -243,6 +248,14 @@ class PeerSession(Conversation):
         except StorageError as error:
             logger.error("%s: %s", self.who, error)
             self.send(encode_refusal(error, FrameType.MIRROR, None))
+
+    def _tell_registration(self, name: str) -> None:
+        kept = self._host.subscriptions.registration(name)
+        if kept is None:
+            self.tell(RegistrationKept(name, 0, "", "", {}))
+        else:
+            saved_us, pattern, client, position = kept
+            self.tell(RegistrationKept(name, saved_us, pattern, client, nest(position)))
 
     def _replay(self, message: Replay) -> None:
         if message.after_no >= U64_MAX:

@@ -18,6 +18,7 @@ from busnode.node.bidding import Bidding
 from busnode.node.config import PEER_PORT, NodeConfig
 from busnode.node.copies import Copies
 from busnode.node.dialling import Dialling
+from busnode.node.durable_positions import Registration, flatten
 from busnode.node.local_copies import LocalCopies
 from busnode.node.logs import fields
 from busnode.node.mirroring import RESUME_EVERY_S, WATCH_EVERY_S, Mirroring
@@ -42,6 +43,7 @@ from busnode.wire.control import (
     Mirrored,
     PeerHello,
     PeerWelcome,
+    RegistrationKept,
     encode_control,
 )
 from busnode.wire.errors import BadFrame, BadVersion, WrongCluster
@@ -59,6 +61,10 @@ logger = logging.getLogger(__name__)
 INTEREST_S: Final = 1.0
 """How long a new subscription waits for other nodes to tell what they hold. What they tell later
 comes up late."""
+
+MEETING_S: Final = 1.0
+"""How long a node that has just started, and has met nobody, waits for others before it takes a
+durable subscription for a new one: they may have kept its position."""
 
 ADDRESSES_MAX: Final = 6
 """Addresses that a node tells of itself, for clients and for peers: a greeting holds 1 KiB."""
@@ -123,6 +129,7 @@ class Peers:
         self.links_lost = 0
         self.changed = trio.Event()
         """Set, and replaced, whenever a node has come or gone."""
+        self._started_at = world.clock.monotonic()
         self.clients_at = [str(address) for address in clients_at[:ADDRESSES_MAX]]
         self.peers_at: list[Address] = []
         self._listener = listener
@@ -185,6 +192,28 @@ class Peers:
 
     def unwant_queue(self, pattern: Pattern, queue: str) -> None:
         self._tell(self.interests.unwant(pattern, queue))
+
+    async def find_registration(self, name: str) -> None:
+        if self._may_meet_others():
+            until = self._started_at + MEETING_S - self._world.clock.monotonic()
+            with trio.move_on_after(until):
+                while not self.links:
+                    await self.changed.wait()
+        with trio.move_on_after(INTEREST_S):
+            for told in [link.find_registration(name) for link in self.links.values()]:
+                await told.wait()
+
+    def _may_meet_others(self) -> bool:
+        age_s = self._world.clock.monotonic() - self._started_at
+        looks = self._listener is not None and (self._config.mdns or bool(self._config.seeds))
+        return looks and not self.links and age_s < MEETING_S
+
+    def registration_kept(self, message: RegistrationKept) -> None:
+        if message.saved_us:
+            kept = Registration(
+                message.saved_us, message.pattern, message.client, flatten(message.position)
+            )
+            self.subscriptions.learn(message.name, kept)
 
     def is_own(self, broker_id: BrokerId) -> bool:
         return broker_id in self._ownership

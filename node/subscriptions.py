@@ -9,6 +9,7 @@ from busnode.node.config import NodeConfig
 from busnode.node.durable_positions import (
     DurablePositions,
     Position,
+    Registration,
     flatten,
     nest,
     topic_of,
@@ -62,6 +63,11 @@ class Cluster(Fetcher, Protocol):
         ...
 
     def unwant_queue(self, pattern: Pattern, queue: str) -> None: ...
+
+    async def find_registration(self, name: str) -> None:
+        """Learn what other nodes have kept under a name; returns when they have told it, or have
+        taken too long."""
+        ...
 
     def is_own(self, broker_id: BrokerId) -> bool:
         """Whether it is an incarnation of this node: other logs that it holds are copies."""
@@ -161,6 +167,7 @@ class Subscriptions:
             await trio.lowlevel.checkpoint()
         given = flatten(message.position)
         if subscription.durable is not None:
+            await self._cluster.find_registration(subscription.durable)
             self._look_into_copies(subscription.durable)
             kept = self._durable.get(subscription.durable)
             if kept is not None:
@@ -198,11 +205,20 @@ class Subscriptions:
         return position
 
     def _look_into_copies(self, name: str) -> None:
-        """The newest position of a name may be in a copy of another node's log: that node was its
-        home before, and is gone."""
+        """The newest registration of a name may be in a copy of another node's log: that node was
+        its home before, and is gone."""
         for log in self._router.logs(Pattern(topic_of(name))):
             if not self._cluster.is_own(log.log_id.broker_id):
                 self._durable.load(log)
+
+    def registration(self, name: str) -> Registration | None:
+        """What this node has kept under a name, or holds a copy of."""
+        self._look_into_copies(name)
+        return self._durable.registration(name)
+
+    def learn(self, name: str, registration: Registration) -> None:
+        """Another node has kept this under a name."""
+        self._durable.learn(name, registration)
 
     def _check_places(self, mine: dict[int, Subscription]) -> None:
         places = sum(len(each.cursors) for each in mine.values())

@@ -422,6 +422,27 @@ class Mirrored(Control):
     safe: Safe
 
 
+@dataclass(frozen=True, slots=True)
+class FindRegistration(Control):
+    """home → node: what do you know of the durable subscription with this name?"""
+
+    TYPE = FrameType.FIND_REGISTRATION
+    name: Name
+
+
+@dataclass(frozen=True, slots=True)
+class RegistrationKept(Control):
+    """node → home: the newest that I have kept under a name, or a copy of mine has: what it wants,
+    whose it is, how far it has got, and when that was. With a time of 0 I know nothing of it."""
+
+    TYPE = FrameType.REGISTRATION
+    name: Name
+    saved_us: Amount
+    pattern: TopicText
+    client: Name
+    position: PositionMap
+
+
 CONTROLS: Final[dict[int, type[Control]]] = {
     message.TYPE: message
     for message in (
@@ -429,7 +450,7 @@ CONTROLS: Final[dict[int, type[Control]]] = {
         Subscribe, Subscribed, Unsubscribe, Credit, Chunk, Gap, Dropped, SavePosition,
         Provide, Unprovide, Ask, Bid, Request, Reply,
         PeerHello, PeerWelcome, Interest, ExtentsHeld, Replay, MembersSeen, HoldingsTold,
-        Mirror, Mirrored,
+        Mirror, Mirrored, FindRegistration, RegistrationKept,
     )
 }  # fmt: skip
 

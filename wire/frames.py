@@ -84,6 +84,8 @@ class FrameType(enum.IntEnum):
     MIRRORED = 70
     MEMBERS = 71
     HOLDINGS = 72
+    FIND_REGISTRATION = 73
+    REGISTRATION = 74
 
 
 class Flags(enum.IntFlag):
@@ -131,6 +133,7 @@ _OWN_LIMITS: Final[dict[int, int]] = {
     FrameType.SUBSCRIBE: limits.SUBSCRIBE_BYTES_MAX,
     FrameType.SUBSCRIBED: limits.SUBSCRIBE_BYTES_MAX,
     FrameType.POSITION: limits.SUBSCRIBE_BYTES_MAX,
+    FrameType.REGISTRATION: limits.SUBSCRIBE_BYTES_MAX,
     FrameType.REQUEST: limits.REQUEST_BYTES_MAX,
     FrameType.REPLY: limits.REQUEST_BYTES_MAX,
 }

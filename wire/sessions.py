@@ -96,13 +96,13 @@ PEER_TABLE: Final = _conversation(
     # The dialler is the listener's client: it says what it wants, provides, lacks and mirrors …
     dialler=(
         F.INTEREST, F.CREDIT, F.REPLAY, F.PROVIDE, F.UNPROVIDE, F.BID, F.REPLY,
-        F.MEMBERS, F.HOLDINGS, F.MIRROR, F.CHUNK, F.BATCH,
+        F.MEMBERS, F.HOLDINGS, F.MIRROR, F.CHUNK, F.BATCH, F.FIND_REGISTRATION,
     ),
     answer=F.MIRRORED,
     # … and the listener sends it what it asked for.
     listener=(
         F.BATCH, F.CHUNK, F.GAP, F.DROPPED, F.EXTENTS, F.ASK, F.REQUEST,
-        F.MEMBERS, F.MIRRORED,
+        F.MEMBERS, F.MIRRORED, F.REGISTRATION,
     ),
 )  # fmt: skip
 """A node dials a node; the peer dials back for the other direction."""

@@ -4,7 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from busnode.node.durable_positions import DurablePositions, encode_position, topic_of
+from busnode.node.durable_positions import (
+    REGISTRATION_BYTES_MAX,
+    DurablePositions,
+    Registration,
+    encode_registration,
+    topic_of,
+)
 from busnode.segments.memory_store import MemoryStore
 from busnode.testing.sim.clock import SimClock
 from busnode.testing.sim.disk import SimDisk
@@ -113,11 +119,12 @@ async def test_a_position_that_grows_too_large_is_refused_and_the_last_good_one_
             events = await client.barrier()
             refused += len(events)
             if events:
-                assert events[0].code == "BATCH_TOO_LARGE"  # type: ignore[union-attr]
+                assert events[0].code == "LIMIT_REACHED"  # type: ignore[union-attr]
         assert refused >= 2
-        position = bus.node.durable.get(NAME)
-        assert position is not None
-        assert len(encode_position(position)) < 8 * 1024 * 1024
+        kept = bus.node.durable.registration(NAME)
+        assert kept is not None
+        assert len(kept.position) == 8000
+        assert len(encode_registration(kept)) <= REGISTRATION_BYTES_MAX
         bus.node.keep_positions()  # what housekeeping does must not fail for it
 
 
@@ -193,7 +200,8 @@ def test_what_is_not_a_position_is_passed_over() -> None:
         positions.load(log)
         assert positions.get(NAME) is None
     good = {LogId(BrokerId(bytes(range(16))), Topic("/a")): MsgNo(9)}
-    log.append(record(log_id, 5, [encode_position(good)]), 1, 0)
+    kept = encode_registration(Registration(0, "/a", "me", good))
+    log.append(record(log_id, 5, [kept]), 1, 0)
     log.committed_no = MsgNo(5)
     positions.load(log)
     assert positions.get(NAME) == good

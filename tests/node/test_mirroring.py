@@ -13,7 +13,7 @@ from busnode.wire.ids import Pattern
 from busnode.world.network import Address
 
 from .raw_client import dialled
-from .simulated_cluster import SimulatedCluster, on_cluster
+from .simulated_cluster import SimulatedCluster, SimulatedNode, on_cluster
 
 SEEDS = pytest.mark.parametrize("seed", range(3))
 
@@ -216,6 +216,51 @@ def test_a_durable_subscription_goes_on_at_the_mirror_where_it_was_at_its_dead_h
             consumer.subscribe("/t", durable="me", start="earliest") as messages,
         ):
             assert numbers(await take(messages, 5)) == list(range(5, 10))
+
+
+@SEEDS
+def test_a_durable_subscription_goes_on_at_any_node_where_it_was_at_the_one_before(
+    seed: int,
+) -> None:
+    """Its home is dead and the new one is not its mirror; then it goes back to a node that knows an
+    older position."""
+
+    @on_cluster(seed, "a", "b", "c")
+    async def _(cluster: SimulatedCluster) -> None:
+        await mirrored(cluster, "a", "b", "c")
+        mirror = next(iter(cluster["a"].node.mirroring.streams.values())).link.name
+        third = "c" if mirror == "b" else "b"
+
+        async def go_on(home: str, expected: range) -> None:
+            async with (
+                cluster.client(home, name=f"consumer at {home}") as consumer,
+                consumer.subscribe("/t", durable="me", start="latest", on_gap="raise") as messages,
+            ):
+                assert numbers(await take(messages, len(expected))) == list(expected)
+                messages.done()
+
+        async with cluster.client(mirror, name="publisher") as publisher:
+            async with (
+                cluster.client("a", name="first") as first,
+                first.subscribe("/t", durable="me", start="latest"),
+            ):
+                pass
+            await publish(publisher, "/t", range(5))
+            await go_on("a", range(5))
+            await cluster.until(lambda: position_reaches(cluster[mirror], "me", 5), "its copy")
+            await cluster["a"].kill()
+            await publish(publisher, "/t", range(5, 20))
+            for place, home in enumerate((third, mirror, third)):
+                await go_on(home, range(5 + place * 5, 10 + place * 5))
+                kept = cluster[home].node.durable.registration("me")
+                assert kept is not None
+                assert (kept.pattern, kept.client) == ("/t", f"consumer at {home}")
+
+
+def position_reaches(node: SimulatedNode, name: str, msg_no: int) -> bool:
+    """Whether a node holds a registration that has got as far."""
+    kept = node.node.subscriptions.registration(name)
+    return kept is not None and max(kept.position.values(), default=0) >= msg_no
 
 
 def test_a_repeat_that_requires_a_mirror_is_acked_as_mirrored_after_a_restart() -> None:
