@@ -5,7 +5,6 @@ session of its origin; what it has synced it tells that one, and does not broadc
 """
 
 import logging
-from collections.abc import Container
 from itertools import accumulate
 from typing import Final, Protocol
 
@@ -13,6 +12,7 @@ from xxhash import xxh3_64_intdigest
 
 from busnode.node.committer import Committer
 from busnode.node.logs import fields
+from busnode.node.ownership import Ownership
 from busnode.node.producers import Producers, SeenRun
 from busnode.node.publishing import consecutive
 from busnode.node.router import Router
@@ -23,6 +23,7 @@ from busnode.wire.frames import HASHED_HEADER_AT, HEADER_BYTES, broker_seed, rea
 from busnode.wire.ids import BrokerId, LogId, MsgNo, Topic
 from busnode.wire.runs import Run
 from busnode.wire.topics import decode_topic
+from busnode.world.clock import Clock
 
 logger = logging.getLogger(__name__)
 
@@ -51,8 +52,10 @@ class Copies:
         router: Router,
         producers: Producers,
         committer: Committer,
-        ownership: Container[BrokerId],
+        ownership: Ownership,
+        clock: Clock,
     ) -> None:
+        self._clock = clock
         self._ownership = ownership
         self._store = store
         self._router = router
@@ -67,12 +70,13 @@ class Copies:
     def origins(self) -> list[BrokerId]:
         return list(self._writers)
 
-    def begin(self, origin: Origin, broker_id: BrokerId, written: bool) -> None:
+    def begin(self, origin: Origin, broker_id: BrokerId, written: bool, retain_s: float) -> None:
         """A node wants its logs held here, or those of one that is gone. It is told how far the
         copies that there are reach, and an empty list marks the end. SecondWriter when they are
         being written, by this node (`written`) or by their origin; the same node may have dialled
         again before we know that its old session is broken. LogPoisoned when a copy takes no more:
-        what is sent for it would only end the session, again and again."""
+        what is sent for it would only end the session, again and again. StorageFailed when it
+        cannot be kept for how long its origin wants them."""
         writer = self._writers.get(broker_id)
         by_origin = writer is not None and writer.broker_id == broker_id
         if written or (by_origin and origin.broker_id != broker_id):
@@ -81,6 +85,7 @@ class Copies:
         for log in copies:
             if log.poisoned is not None:
                 raise LogPoisoned(f"the copy of {log.log_id} takes no more: {log.poisoned}")
+        self._ownership.copies_kept(broker_id, retain_s)
         self._writers[broker_id] = origin
         self._seeds[broker_id] = broker_seed(broker_id)
         rows = [(log.log_id.topic, log.committed_no) for log in copies]
@@ -114,8 +119,9 @@ class Copies:
             if chunk.first_no != first_no:
                 raise BadFrame(f"{log_id}: record {first_no} where {log.next_no} comes next")
             log.skip_to(MsgNo(first_no))  # the origin does not have what is between
+        stored_us = self._clock.utc_us() - chunk.age_us if chunk.age_us else None
         try:
-            log.append(view[run.start : run.end], run.count, run.utc_us_max)
+            log.append(view[run.start : run.end], run.count, run.utc_us_max, stored_us)
         except LogPoisoned as error:
             self._committer.lost(log)
             raise BadFrame(f"the copy of {log.log_id} cannot be written: {error.text}") from error

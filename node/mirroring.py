@@ -58,9 +58,11 @@ class MirrorStream:
         broker_id: BrokerId,
         store: Store,
         clock: Clock,
+        retain_s: float,
         throttle: Throttle | None = None,
     ) -> None:
-        """With a `throttle` it catches up no faster than that allows."""
+        """The copies are to be kept for `retain_s`. With a `throttle` it catches up no faster than
+        that allows."""
         self.link = link
         self._throttle = throttle
         self._is_paused = False
@@ -76,7 +78,7 @@ class MirrorStream:
         self._ready: deque[MirrorCursor] = deque()
         self._fetching = 0
         self._begun = False
-        link.send(encode_trusted(Mirror, broker_id))
+        link.send(encode_trusted(Mirror, broker_id, retain_s))
         self.progress.asked(clock.monotonic())
 
     def appended(self, log: Log) -> None:
@@ -150,12 +152,18 @@ class MirrorStream:
         if self._throttle is not None:
             self._throttle.sent(found.length, self._clock.monotonic())
         header = encode_trusted(
-            Chunk, 0, 0, log_id.broker_id, log_id.topic,
-            found.first_no, found.last_no, found.length, False, True,
+            Chunk, 0, 0, log_id.broker_id, log_id.topic, found.first_no, found.last_no,
+            found.length, False, True, self._age_us(cursor.log, found),
         )  # fmt: skip
         if found.data is None:
             return Piece(header, found, cursor.reader.suspect)
         return Piece(b"".join((header, found.data)))
+
+    def _age_us(self, log: Log, found: Range) -> int:
+        """How long ago a range was stored; 0 for what is being stored now."""
+        if found.last_no > log.committed_no:
+            return 0
+        return max(0, self._clock.utc_us() - found.stored_us)
 
     def resume(self) -> bool:
         """Go on if it has paused for long enough; whether it pauses still."""
@@ -182,11 +190,13 @@ class Mirroring:
         count: int,
         named: str | None,
         record: Callable[[list[str]], None],
+        retain_s: float,
         throttle: Throttle | None = None,
     ) -> None:
         """`record` makes durable who the mirrors are, before an ack is given under them; when it
         raises a StorageError, nobody is a mirror yet."""
         self.throttle = throttle
+        self._retain_s = retain_s
         self.streams: dict[BrokerId, MirrorStream] = {}
         self.on_safe: Callable[[list[Log]], None] = _nobody
         """Told of logs that may be acked further."""
@@ -236,7 +246,7 @@ class Mirroring:
         for member in added:
             link = self._links[member]
             self.streams[member] = MirrorStream(
-                link, self._broker_id, self._store, self._clock, self.throttle
+                link, self._broker_id, self._store, self._clock, self._retain_s, self.throttle
             )
             logger.info("mirror chosen", extra=fields(name=link.name))
 

@@ -119,14 +119,16 @@ class RunningNode:
         self.bidding = Bidding(world.clock)
         self.mirroring = Mirroring(
             store, world.clock, broker_id, config.mirrors, config.mirror,
-            self.ownership.mirrored_by,
+            self.ownership.mirrored_by, config.retain_s,
             None if config.catchup_rate is None else Throttle(config.catchup_rate),
         )  # fmt: skip
         self.mirroring.on_safe = self.receipts.settle
         self.receipts.safe = self.mirroring.safe
         self.publishing.mirrors = self.mirroring
         self.publishing.require_mirror = config.require_mirror
-        self.copies = Copies(store, self.router, self.producers, self.committer, self.ownership)
+        self.copies = Copies(
+            store, self.router, self.producers, self.committer, self.ownership, world.clock
+        )
         self.committer.on_committed = self._committed
         self.peers = Peers(
             world, config, name, broker_id, store, self.router, self.publishing, self.bidding,
@@ -330,14 +332,19 @@ class RunningNode:
                 if count % CLIENTS_BEFORE_YIELD == 0:
                     await trio.lowlevel.checkpoint()
 
+    def rules(self) -> RetentionRules:
+        """What may expire now. How large the store may be is each node's own affair; how long a
+        copy is kept is its origin's."""
+        config = self.config
+        return RetentionRules(config.retain_s, None, config.retain_bytes, self.ownership.retain_s)
+
     async def keep_house(self) -> None:
         """Retention, and positions renewed before they expire."""
-        rules = RetentionRules(self.config.retain_s, None, self.config.retain_bytes)
         renewed_at = self.world.clock.monotonic()
         while True:
             await self.world.clock.sleep(RETENTION_EVERY_S)
             try:
-                for expired in self.store.expire(rules):
+                for expired in self.store.expire(self.rules()):
                     logger.info("expired: %s", expired)
                 self.router.forget_gone()
                 if self.world.clock.monotonic() - renewed_at > self.config.retain_s / 4:

@@ -1,10 +1,12 @@
-"""Which incarnations are this node's own, and who mirrors it: kept beside its logs.
+"""Which incarnations are this node's own, who mirrors it, and how long copies are kept.
 
-It tells logs that this node wrote from copies that it holds for others. Where the file is missing,
-all logs that are there count as its own: metadata is never a reason to lose data.
+It tells logs that this node wrote from copies that it holds for others. It lies beside them. Where
+the file is missing, all logs that are there count as its own: metadata is never a reason to lose
+data.
 """
 
 import json
+import math
 from collections.abc import Iterable
 from typing import Any, Final
 
@@ -30,6 +32,8 @@ class Ownership:
         kept = _own(table)
         self._own: dict[BrokerId, None] = dict.fromkeys(sorted(there) if kept is None else kept)
         self.mirrors = _mirrors(table)
+        self.retain_s = {each: age_s for each, age_s in _retain(table).items() if each in there}
+        """Of copies: how long their origin keeps them."""
 
     def __contains__(self, broker_id: object) -> bool:
         return broker_id in self._own
@@ -37,15 +41,23 @@ class Ownership:
     def add(self, broker_id: BrokerId) -> None:
         """A new incarnation; kept before anything is acked under it, or StorageFailed."""
         own = {**self._own, broker_id: None}
-        self._write(own, self.mirrors)
+        self._write(own, self.mirrors, self.retain_s)
         self._own = own
 
     def mirrored_by(self, names: list[str]) -> None:
         """Who the mirrors are from now on; kept before anything is acked under them, or
         StorageFailed."""
         if names != self.mirrors:
-            self._write(self._own, names)
+            self._write(self._own, names, self.retain_s)
             self.mirrors = names
+
+    def copies_kept(self, broker_id: BrokerId, retain_s: float) -> None:
+        """How long copies of an incarnation's logs are kept, as its origin says; or StorageFailed.
+        One for which nobody says anything is kept like our own logs."""
+        if retain_s and broker_id not in self._own and self.retain_s.get(broker_id) != retain_s:
+            kept = {**self.retain_s, broker_id: retain_s}
+            self._write(self._own, self.mirrors, kept)
+            self.retain_s = kept
 
     def _read(self) -> Any:
         if self._files is None or not self._files.exists(self._path):
@@ -57,10 +69,16 @@ class Ownership:
         except OSError as error:
             raise StorageFailed(f"cannot read {self._path}: {error}") from error
 
-    def _write(self, own: Iterable[BrokerId], mirrors: list[str]) -> None:
+    def _write(
+        self, own: Iterable[BrokerId], mirrors: list[str], retain_s: dict[BrokerId, float]
+    ) -> None:
         if self._files is None:
             return
-        table = {"own": [each.hex() for each in own], "mirrors": mirrors}
+        table = {
+            "own": [each.hex() for each in own],
+            "mirrors": mirrors,
+            "retain_s": {each.hex(): age_s for each, age_s in retain_s.items()},
+        }
         try:
             replace_whole(self._files, self._path, json.dumps(table).encode())
         except OSError as error:
@@ -81,3 +99,14 @@ def _mirrors(table: Any) -> list[str]:
         return [each for each in table["mirrors"] if isinstance(each, str)]
     except (KeyError, TypeError):
         return []
+
+
+def _retain(table: Any) -> dict[BrokerId, float]:
+    try:
+        return {
+            BrokerId(bytes.fromhex(each)): float(age_s)
+            for each, age_s in table["retain_s"].items()
+            if 0 < float(age_s) < math.inf
+        }
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return {}

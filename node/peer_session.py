@@ -244,7 +244,7 @@ class PeerSession(Conversation):
     def _mirror(self, message: Mirror) -> None:
         try:
             written = self._host.is_written(message.broker_id, self)
-            self._host.copies.begin(self, message.broker_id, written)
+            self._host.copies.begin(self, message.broker_id, written, message.retain_s)
         except StorageError as error:
             logger.error("%s: %s", self.who, error)
             self.send(encode_refusal(error, FrameType.MIRROR, None))

@@ -109,6 +109,7 @@ class Peers:
         self.repairing = Repairing(
             store, world.clock, broker_id, config.mirrors + 1, config.repair_after_s,
             mirroring.throttle, lambda: publishing.broker_id,
+            lambda broker_id: ownership.retain_s.get(broker_id, config.retain_s),
         )  # fmt: skip
         self._ownership = ownership
         self.mirroring = mirroring

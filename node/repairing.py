@@ -39,10 +39,12 @@ class Repairing:
         after_s: float,
         throttle: Throttle | None,
         current: Callable[[], BrokerId],
+        retain_s: Callable[[BrokerId], float],
     ) -> None:
         """`copies` are wanted in all, the origin's own included. `current` is the incarnation that
-        this node writes now."""
+        this node writes now. `retain_s` tells how long an incarnation's logs are kept."""
         self._current = current
+        self._retain_s = retain_s
         self._throttle = throttle
         self.streams: dict[Push, MirrorStream] = {}
         self.repaired = 0
@@ -51,6 +53,9 @@ class Repairing:
         self._me = me
         self._copies = copies
         self._patience = Patience(after_s)
+        self._made: dict[Push, Held] = {}
+        """What was held here when a node was sent all of it. Where that has not changed it lacks
+        nothing that could be sent: what it does not have has expired."""
         self._links: dict[BrokerId, PeerLink] = {}
         self._holdings: dict[BrokerId, dict[BrokerId, Held]] = {}
         self._written: dict[BrokerId, BrokerId] = {}
@@ -64,6 +69,8 @@ class Repairing:
         del self._links[link.broker_id]
         for push in [each for each in self.streams if each.target == link.broker_id]:
             self._end(push)
+        for push in [each for each in self._made if each.target == link.broker_id]:
+            del self._made[push]
 
     def left(self, node: BrokerId) -> None:
         """A node is gone, and with it what it holds."""
@@ -76,14 +83,16 @@ class Repairing:
 
     def answered(self, link: PeerLink, message: Mirrored) -> None:
         """A node has synced something that it was sent for repair."""
-        stream = self.streams.get(Push(message.broker_id, link.broker_id))
+        push = Push(message.broker_id, link.broker_id)
+        stream = self.streams.get(push)
         if stream is None:
             return
         stream.answered(message)
         if stream.progress.in_force:
             self.repaired += 1
             logger.info("copy made", extra=fields(of=message.broker_id.hex(), at=link.name))
-            self._end(Push(message.broker_id, link.broker_id))
+            self._made[push] = self._holdings[self._me][push.broker_id]
+            self._end(push)
 
     def is_written(self, broker_id: BrokerId, by_other_than: BrokerId | None) -> bool:
         """Whether another node than this one writes logs of that incarnation now."""
@@ -129,14 +138,20 @@ class Repairing:
         live = {self._me, *self._links}
         holdings = {node: held for node, held in self._holdings.items() if node in live}
         written = {*live, self._current(), *self._written.values()}
-        pushes = plan_repairs(self._me, self._copies, holdings, written)
+        mine = self._holdings.get(self._me, {})
+        pushes = [
+            push
+            for push in plan_repairs(self._me, self._copies, holdings, written)
+            if self._made.get(push) != mine[push.broker_id]
+        ]
         for push in self._patience.due(pushes, now):
             link = self._links.get(push.target)
             if link is not None and push not in self.streams and len(self.streams) < PUSHES_MAX:
                 logger.info("making a copy", extra=fields(of=push.broker_id.hex(), at=link.name))
                 self.streams[push] = MirrorStream(
-                    link, push.broker_id, self._store, self._clock, self._throttle
-                )
+                    link, push.broker_id, self._store, self._clock,
+                    self._retain_s(push.broker_id), self._throttle,
+                )  # fmt: skip
 
     def resume(self) -> bool:
         """As that of mirrors."""

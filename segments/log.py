@@ -113,7 +113,9 @@ class FileLog:
 
     # Writing --------------------------------------------------------------------------------------
 
-    def append(self, records: Bytes, count: int, utc_us_max: int) -> None:
+    def append(
+        self, records: Bytes, count: int, utc_us_max: int, stored_us: int | None = None
+    ) -> None:
         if self.poisoned is not None:
             raise self._refusal()
         length = len(records)
@@ -139,6 +141,10 @@ class FileLog:
         segment.size_bytes += length
         if utc_us_max > segment.utc_us_max:
             segment.utc_us_max = utc_us_max
+        if stored_us is None:
+            segment.copied_us = None
+        elif segment.copied_us is not None and stored_us > segment.copied_us:
+            segment.copied_us = stored_us
         self.next_no = segment.next_no = MsgNo(self.next_no + count)
 
     def _is_full(self, segment: Segment, length: int) -> bool:
@@ -218,12 +224,14 @@ class FileLog:
         for path in done.paths:
             self._handles.unpin(path)
         for segment, end, pending in done.ends:
-            segment.stored_us = now_us
+            copied_us = segment.copied_us
+            stored_us = now_us if copied_us is None else min(now_us, copied_us)
+            segment.stored_us = stored_us
             points = pending
             if segment is not self.active:
                 points = [*pending, end]
             if points:
-                self._write_index(segment, [point._replace(stored_us=now_us) for point in points])
+                self._write_index(segment, [p._replace(stored_us=stored_us) for p in points])
         segment, end, _ = done.ends[-1]
         self.committed_no = MsgNo(end.msg_no - 1)
         self.committed_bytes = end.position_bytes

@@ -149,16 +149,16 @@ class FileLogReader:
         file = self._handles.reading(segment.path)
         length = end.position_bytes - self._position
         last_no = MsgNo(end.msg_no - 1)
-        data = None
+        data, there = None, True
         if data_max is not None:
             if length <= data_max:
                 data = file.read_in_memory(self._position, length)
                 there = data is not None
             else:
                 there = _is_there(segment, file, self._position, length)
-            if not there:
-                return Cold(Range(file, self._position, length, self.next_no, last_no))
-        found = Range(file, self._position, length, self.next_no, last_no, data)
+        found = Range(file, self._position, length, self.next_no, last_no, data, segment.stored_us)
+        if not there:
+            return Cold(found)
         self._position = end.position_bytes
         self.next_no = MsgNo(end.msg_no)
         return found

@@ -88,12 +88,15 @@ class MemoryLog:
     def size_bytes(self) -> int:
         return sum(len(piece.data) for piece in self.pieces)
 
-    def append(self, records: Bytes, count: int, utc_us_max: int) -> None:
+    def append(
+        self, records: Bytes, count: int, utc_us_max: int, stored_us: int | None = None
+    ) -> None:
         if self.poisoned is not None:
             raise LogPoisoned(f"log {self.log_id} takes no more messages: {self.poisoned}")
         next_no = MsgNo(self.next_no + count)
         now_us = self._clock.utc_us()
-        self.pieces.append(_Piece(bytes(records), self.next_no, next_no, now_us, utc_us_max))
+        stored_us = now_us if stored_us is None else min(now_us, stored_us)
+        self.pieces.append(_Piece(bytes(records), self.next_no, next_no, stored_us, utc_us_max))
         self.next_no = next_no
 
     def skip_to(self, next_no: MsgNo) -> None:
@@ -188,7 +191,7 @@ class MemoryLogReader:
             last_no = last
         assert start is not None
         length = (len(piece.data) if end is None else end) - start
-        found = Range(piece, start, length, self.next_no, last_no)
+        found = Range(piece, start, length, self.next_no, last_no, stored_us=piece.stored_us)
         self.next_no = MsgNo(last_no + 1)
         return found
 

@@ -1,9 +1,9 @@
 """What may go: whole segments, by age and by size. Pure decisions."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
-from busnode.wire.ids import LogId, MsgNo
+from busnode.wire.ids import BrokerId, LogId, MsgNo
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,6 +13,8 @@ class RetentionRules:
     age_s: float | None = 24 * 3600.0
     log_bytes_max: int | None = None
     store_bytes_max: int | None = None
+    age_s_of: Mapping[BrokerId, float] = field(default_factory=dict[BrokerId, float])
+    """Where it is not `age_s`: copies are kept for as long as their origin keeps them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +26,8 @@ class Candidate:
     next_no: MsgNo
     size_bytes: int
     stored_us: int
-    """When it was last written, by the clock of the node that holds it: a producer's clock may be
-    wrong by years, and must not be able to remove or keep anything."""
+    """When the newest of it was stored, by the clock of the node that holds it: a producer's clock
+    may be wrong by years, and must not be able to remove or keep anything."""
     writable: bool
     """Whether more will be appended to it, or it is empty and only tells how far its log went: by
     size alone such a segment never goes."""
@@ -68,10 +70,11 @@ def _from_one_log(
 ) -> list[tuple[Candidate, str]]:
     chosen: list[tuple[Candidate, str]] = []
     left_bytes = sum(segment.size_bytes for segment in segments)
+    age_s_max = rules.age_s_of.get(segments[0].log_id.broker_id, rules.age_s)
     for segment in segments:
         age_s = (now_us - segment.stored_us) / 1e6
-        if rules.age_s is not None and age_s > rules.age_s:
-            reason = f"older than {rules.age_s:g} s"
+        if age_s_max is not None and age_s > age_s_max:
+            reason = f"older than {age_s_max:g} s"
         elif (
             rules.log_bytes_max is not None
             and left_bytes > rules.log_bytes_max

@@ -100,7 +100,9 @@ class Segment:
     index: Index = field(default_factory=Index)
     utc_us_max: int = 0
     stored_us: int = 0
-    """When it was last written, by this node's clock."""
+    """When the newest of it was stored, by this node's clock."""
+    copied_us: int | None = 0
+    """In a copy, when its origin stored the newest of it; None when something is of now."""
     holes: list[Hole] = field(default_factory=list[Hole])
     flaws: list[Flaw] = field(default_factory=list[Flaw])
     torn: Flaw | None = None

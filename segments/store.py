@@ -35,6 +35,8 @@ class Range:
     last_no: MsgNo
     data: Bytes | None = None
     """What it holds, where that was read already."""
+    stored_us: int = 0
+    """When the newest of it and of what lies beside it was stored, as far as it is durable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +105,7 @@ class Log(Protocol):
 
     @property
     def stored_us(self) -> int:
-        """When it was last written, by this node's clock."""
+        """When the newest of it was stored, by this node's clock."""
         ...
 
     @property
@@ -111,8 +113,13 @@ class Log(Protocol):
         """Why this log takes no more, or None."""
         ...
 
-    def append(self, records: Bytes, count: int, utc_us_max: int) -> None:
+    def append(
+        self, records: Bytes, count: int, utc_us_max: int, stored_us: int | None = None
+    ) -> None:
         """Write records that carry the numbers from `next_no` on; they hold `count` messages.
+
+        `stored_us` is for a copy: when their origin stored them, by this node's clock. Without it
+        they count as stored when they are committed.
 
         Raises LogPoisoned when this or an earlier write or sync failed: then it never takes more.
         """

@@ -2,10 +2,11 @@
 
 A message is declared once, as a dataclass whose field annotations are kinds from `fields`; from
 these come its encoding, its decoding and its table in docs/protocol.md. An array may be longer
-than the fields that we know: what a newer version added is ignored.
+than the fields that we know: what a newer version added is ignored. It may be shorter where the
+last fields have a default.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from typing import Any, ClassVar, Final, get_type_hints
 
 import msgpack
@@ -201,7 +202,9 @@ class Chunk(Control):
     in the log behind `last_no`. With `first_no` 0 they are messages that are not persistent.
 
     Between nodes client and subscription are those of a REPLAY that it answers; else the client is
-    0, and the subscription is the number of the queue's INTEREST or 0 for all who just listen.
+    0, and the subscription is the number of the queue's INTEREST or 0 for all who just listen. To a
+    mirror it says how long ago they were stored, so that copies expire with what they are copies
+    of.
     """
 
     TYPE = FrameType.CHUNK
@@ -214,6 +217,7 @@ class Chunk(Control):
     length: Amount
     last: Yes
     remote: Yes = False
+    age_us: Amount = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -407,10 +411,12 @@ class HoldingsTold(Control):
 
 @dataclass(frozen=True, slots=True)
 class Mirror(Control):
-    """origin or holder → node: hold a copy of these logs: mine, from now on, or a dead node's."""
+    """origin or holder → node: hold a copy of these logs: mine, from now on, or a dead node's. They
+    are kept for as long as their origin would keep them; 0 when nobody knows how long that is."""
 
     TYPE = FrameType.MIRROR
     broker_id: Broker
+    retain_s: Seconds = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -461,6 +467,10 @@ def _checkers(message: type[Control]) -> list[tuple[str, Check]]:
 
 
 _CHECKERS: Final = {kind: _checkers(message) for kind, message in CONTROLS.items()}
+_REQUIRED: Final = {
+    kind: sum(field.default is MISSING for field in fields(message))
+    for kind, message in CONTROLS.items()
+}
 
 
 def encode_control(message: Control) -> bytes:
@@ -523,7 +533,7 @@ def decode_control(view: memoryview) -> Control:
         raise BadControl(
             f"{message.TYPE.name} cannot be read: {type(error).__name__} {error!s:.200}"
         ) from error
-    checkers = _CHECKERS[kind]
-    if not is_list(values) or len(values) < len(checkers):
-        raise BadControl(f"{message.TYPE.name} is not an array of {len(checkers)} fields")
-    return message(*(check(values[place], name) for place, (name, check) in enumerate(checkers)))
+    if not is_list(values) or len(values) < _REQUIRED[kind]:
+        raise BadControl(f"{message.TYPE.name} is not an array of {_REQUIRED[kind]} fields")
+    both = zip(values, _CHECKERS[kind], strict=False)  # as many as both know
+    return message(*[check(value, name) for value, (name, check) in both])

@@ -4,7 +4,7 @@ import pytest
 import trio
 
 from busnode.testing.sim import SimDisk
-from busnode.wire.ids import BrokerId
+from busnode.wire.ids import BrokerId, LogId, Topic
 
 from .simulated_cluster import SimulatedCluster, on_cluster
 from .test_mirroring import mirrored, numbers, publish, take
@@ -98,3 +98,85 @@ def test_a_copy_that_was_cut_off_in_the_middle_is_completed() -> None:
         cluster.network.heal_all()
         await cluster.meshed()
         await cluster.until(lambda: holders(cluster, origin, 60) == {"b", "c"}, "the whole copy")
+
+
+# Retention ----------------------------------------------------------------------------------------
+
+
+def knows(cluster: SimulatedCluster, origin: BrokerId) -> set[str]:
+    """Nodes that still have something of the log /t of an incarnation, or know where it ended."""
+    log_id = LogId(origin, Topic("/t"))
+    up = [node for node in cluster.nodes.values() if node.is_up]
+    return {node.name for node in up if node.node.store.get(log_id) is not None}
+
+
+def has(cluster: SimulatedCluster, origin: BrokerId) -> set[str]:
+    """Nodes that have messages of the log /t of an incarnation."""
+    found: set[str] = set()
+    for name in knows(cluster, origin):
+        log = cluster[name].node.store.get(LogId(origin, Topic("/t")))
+        if log is not None and log.first_no <= log.committed_no:
+            found.add(name)
+    return found
+
+
+@pytest.mark.parametrize(("origin_s", "others_s"), [(200.0, 2000.0), (2000.0, 200.0)])
+def test_a_copy_is_kept_for_as_long_as_its_origin_would_keep_it(
+    origin_s: float, others_s: float
+) -> None:
+    @on_cluster(0, "b", "c", retain_s=others_s)
+    async def _(cluster: SimulatedCluster) -> None:
+        await cluster.add("a", retain_s=origin_s)
+        await cluster.meshed()
+        await mirrored(cluster, "a")
+        origin = cluster["a"].node.broker_id
+        async with cluster.client("a", name="publisher") as publisher:
+            await publish(publisher, "/t", range(10))
+        await cluster["a"].kill()
+        await cluster.until(lambda: has(cluster, origin) == {"b", "c"}, "a second copy")
+        # Also after a restart, and at a node that has its copy from another one.
+        for name in "bc":
+            await cluster[name].kill()
+            await cluster[name].start()
+        await cluster.meshed()
+        await trio.sleep(min(origin_s, others_s) + 100)
+        assert has(cluster, origin) == ({"b", "c"} if origin_s > others_s else set())
+
+
+def test_a_log_that_is_copied_again_and_again_expires_when_it_would_have_at_its_origin() -> None:
+    @on_cluster(0, "a", "b", retain_s=600.0)
+    async def _(cluster: SimulatedCluster) -> None:
+        await mirrored(cluster, "a", "b")
+        origin = cluster["a"].node.broker_id
+        async with cluster.client("a", name="publisher") as publisher:
+            await publish(publisher, "/t", range(10))
+        began = trio.current_time()
+        await cluster["a"].kill()
+        # Whoever has it gives it to a new node and is lost, until its time is over.
+        holder = "b"
+        for life in range(4):
+            newcomer = f"n{life}"
+            await cluster.add(newcomer, retain_s=600.0)
+            await cluster.until(lambda n=newcomer: n in has(cluster, origin), "a copy")  # type: ignore[misc]
+            await trio.sleep(50)
+            await cluster[holder].kill()
+            holder = newcomer
+        assert trio.current_time() - began < 500
+        await trio.sleep(700 - (trio.current_time() - began))
+        assert not has(cluster, origin)
+
+
+def test_what_has_expired_is_not_copied_again_and_again() -> None:
+    @on_cluster(0, "a", "b", "c", retain_s=200.0)
+    async def _(cluster: SimulatedCluster) -> None:
+        await mirrored(cluster, "a", "b", "c")
+        origin = cluster["a"].node.broker_id
+        async with cluster.client("a", name="publisher") as publisher:
+            await publish(publisher, "/t", range(10))
+        await trio.sleep(300)
+        assert not has(cluster, origin)
+        await cluster["a"].kill()
+        assert knows(cluster, origin), "its end is still known"
+        await trio.sleep(100)
+        copied = [cluster[name].node.peers.repairing.repaired for name in "bc"]
+        assert sum(copied) <= 2, "once for each node that lacks it"

@@ -40,6 +40,8 @@ SMALL = StoreOptions(segment_bytes_max=2048)
 
 KEEP_ALL = RetentionRules(age_s=None)
 
+HUMIDITY = LogId(BROKER, Topic("/plant/north/humidity"))
+
 
 class Opener:
     """Opens the store under test, again and again on the same place."""
@@ -587,6 +589,30 @@ class StoreContract:
         reading = read_ranges(log)
         assert reading.expired == [(1, 8)]
         assert reading.records == by_number(made, 9)
+
+    async def test_a_copy_is_as_old_as_what_it_is_a_copy_of(
+        self, opener: Opener, store: Store, log: Log
+    ) -> None:
+        opener.clock.advance(1000)
+        old_us = opener.clock.utc_us() - 400 * 10**6
+        log.append(record(TEMPERATURE, 1, [b"old"]), 1, 0, old_us)
+        await _committed(store)
+        pressure = store.create(PRESSURE)
+        for number, stored_us in ((1, old_us), (2, None)):
+            pressure.append(record(PRESSURE, number, [b"old"]), 1, 0, stored_us)
+        future = store.create(HUMIDITY)
+        future.append(record(HUMIDITY, 1, [b"ahead"]), 1, 0, opener.clock.utc_us() + 10**12)
+        await _committed(store)
+        assert log.stored_us == old_us
+        for each in (pressure, future):
+            assert each.stored_us == opener.clock.utc_us(), "never later than now"
+        assert store.expire(RetentionRules(age_s=500)) == []
+        assert store.expire(RetentionRules(None, age_s_of={OTHER_BROKER: 1})) == []
+        opener.clock.advance(101)
+        (dropped,) = store.expire(RetentionRules(age_s=500, log_bytes_max=10**9))[:1]
+        assert (dropped.log_id, dropped.first_no, dropped.last_no) == (TEMPERATURE, 1, 1)
+        rules = RetentionRules(None, age_s_of={PRESSURE.broker_id: 1})
+        assert {one.log_id for one in store.expire(rules)} == {PRESSURE, HUMIDITY}
 
     async def test_a_log_that_is_too_large_expires_from_the_front(
         self, store: Store, log: Log

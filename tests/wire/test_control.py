@@ -3,7 +3,7 @@
 import math
 import struct
 import tracemalloc
-from dataclasses import FrozenInstanceError, fields, is_dataclass, replace
+from dataclasses import MISSING, FrozenInstanceError, fields, is_dataclass, replace
 from typing import Any
 
 import msgpack
@@ -120,9 +120,20 @@ def test_fields_from_a_newer_version_are_ignored(message: type[Control]) -> None
 @every_message
 def test_an_array_that_is_too_short_is_refused(message: type[Control]) -> None:
     values = array_of(example(message))
-    for length in range(len(values)):
+    required = sum(field.default is MISSING for field in fields(message))
+    for length in range(required):
         error = refused(control_values(message.TYPE, values[:length]))
-        assert f"{message.TYPE.name} is not an array of {len(values)} fields" in error.text
+        assert f"{message.TYPE.name} is not an array of {required} fields" in error.text
+
+
+@every_message
+def test_fields_that_an_older_version_lacks_have_their_defaults(message: type[Control]) -> None:
+    values = array_of(example(message))
+    optional = [field for field in fields(message) if field.default is not MISSING]
+    for missing in range(1, len(optional) + 1):
+        found = decoded(control_values(message.TYPE, values[:-missing]))
+        assert array_of(found)[:-missing] == values[:-missing]
+        assert array_of(found)[-missing:] == [field.default for field in optional[-missing:]]
 
 
 @every_message
