@@ -220,9 +220,12 @@ def _nobody(pattern: Pattern, eager: bool, change: int) -> None:
 
 def _check_size(message: Request) -> None:
     """Whether it fits into the frames in which it goes on, whose numbers may be longer."""
-    headers_bytes = sum(len(k.encode()) + len(v.encode()) for k, v in message.headers.items())
-    if headers_bytes > HEADERS_BYTES_MAX:
-        raise LimitReached(f"headers of {headers_bytes} bytes; the limit is {HEADERS_BYTES_MAX}")
+    if message.headers:
+        headers_bytes = sum(len(k.encode()) + len(v.encode()) for k, v in message.headers.items())
+        if headers_bytes > HEADERS_BYTES_MAX:
+            raise LimitReached(
+                f"headers of {headers_bytes} bytes; the limit is {HEADERS_BYTES_MAX}"
+            )
     if len(message.payload) > REQUEST_BYTES_MAX - 2 * HEADERS_BYTES_MAX:
         longest = replace(message, request=U64_MAX, provider=U64_MAX)
         try:

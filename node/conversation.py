@@ -6,6 +6,7 @@ only when the socket is empty. No task, scope or channel is made for a frame.
 
 import logging
 from abc import ABC, abstractmethod
+from collections.abc import Awaitable
 from typing import Final
 
 import trio
@@ -76,8 +77,9 @@ class Conversation(ABC):
         """Take one run of those that came; its bytes are valid only until this returns."""
 
     @abstractmethod
-    async def _take(self, message: Control) -> None:
-        """Take a control message that the session's table allows."""
+    def _take(self, message: Control) -> Awaitable[None] | None:
+        """Take a control message that the session's table allows. Nearly all are worked off when
+        this returns; for the others there is something to wait for before the next is taken."""
 
     @abstractmethod
     def _after_reading(self) -> None:
@@ -145,14 +147,19 @@ class Conversation(ABC):
     async def _read(self) -> None:
         await self._work_off()  # what came with the greeting
         reads = 0
+        was_filled = False
         while True:
-            count = self._stream.receive_into(self._reader.space())
-            if count is None:
+            if not was_filled:  # then there is nothing more yet, and asking would cost a call
                 reads = 0
                 await self._stream.wait_readable()
+            space = self._reader.space()
+            count = self._stream.receive_into(space)
+            if count is None:
+                was_filled = False
                 continue
             if not count:
                 return
+            was_filled = count == len(space)
             self.received_bytes += count
             self._heard_at = self._clock.monotonic()
             self._reader.received(count)
@@ -172,10 +179,12 @@ class Conversation(ABC):
                     for place in range(len(event.runs)):
                         await self._take_run(event, place)
                         await self._step()
-                else:
-                    self._session.received(event.TYPE)
-                    await self._take(event)
-                    await self._step()
+                    continue
+                self._session.received(event.TYPE)
+                waiting = self._take(event)
+                if waiting is not None:
+                    await waiting
+                await self._step()
         finally:  # also what came before a frame that ends the session
             self._after_reading()
 

@@ -110,6 +110,13 @@ class Outgoing:
         return not (self._control or self._sources or self._unsent or self._range)
 
     @property
+    def _is_clear(self) -> bool:
+        """Whether what is sent now overtakes nothing but what sources may have."""
+        return not (
+            self._blocked or self._pumping or self._control or self._unsent or self._range
+        )
+
+    @property
     def is_full(self) -> bool:
         """Whether its sources keep as much in memory as one connection may."""
         return self.queued_bytes >= QUEUED_BYTES_MAX
@@ -135,6 +142,17 @@ class Outgoing:
         """Send a control frame, now or as soon as the socket takes it."""
         if self.failure is not None:
             return
+        if self._is_clear and not self._sources:  # nearly always, and nothing need be kept
+            try:
+                sent = self._stream.send(frame)
+            except OSError as error:
+                self._fail(error)
+                return
+            self.sent_bytes += sent
+            if sent < len(frame):
+                self._unsent = memoryview(frame)[sent:]
+                self._block()
+            return
         self._control.append(frame)
         self._control_bytes += len(frame)
         if self._control_bytes > CONTROL_BYTES_MAX:
@@ -147,9 +165,7 @@ class Outgoing:
         So a message that is not persistent goes from the buffer that received it to the sockets of
         those who want it. False, and nothing is sent, when it would overtake something.
         """
-        if self._blocked or self._pumping or self.failure is not None or not self.idle:
-            return False
-        if self._ended:
+        if not self._is_clear or self._sources or self._ended or self.failure is not None:
             return False
         try:
             sent = self._stream.send_both(header, data)

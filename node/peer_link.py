@@ -306,7 +306,7 @@ class PeerLink(Conversation):
             key, lambda reading: reading.lacked(log_id, gap.first_no, gap.last_no, gap.reason)
         )
 
-    async def _take(self, message: Control) -> None:
+    def _take(self, message: Control) -> None:
         host = self._host
         match message:
             case Chunk():

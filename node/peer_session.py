@@ -6,6 +6,7 @@ committed is sent from the file. So a slow node costs one unsent piece.
 """
 
 import logging
+from collections.abc import Awaitable
 from typing import Final, Protocol
 
 import trio
@@ -187,14 +188,26 @@ class PeerSession(Conversation):
             raise BadFrame("batch without a CHUNK that says of which log it is")
         self._host.copies.take(self, runs.chunk, self._reader.view, runs.runs[place])
 
-    async def _take(self, message: Control) -> None:
+    def _take(self, message: Control) -> Awaitable[None] | None:
+        if isinstance(message, Interest):
+            return self._take_interest(message)
         try:
-            await self._act(message)
+            self._act(message)
         except Refused as error:
-            logger.warning("%s: %s", self.who, error)
-            self.send(encode_refusal(error, message.TYPE, None))
+            self._refuse(error, message)
+        return None
 
-    async def _act(self, message: Control) -> None:
+    async def _take_interest(self, message: Interest) -> None:
+        try:
+            await self._interest(message)
+        except Refused as error:
+            self._refuse(error, message)
+
+    def _refuse(self, error: Refused, message: Control) -> None:
+        logger.warning("%s: %s", self.who, error)
+        self.send(encode_refusal(error, message.TYPE, None))
+
+    def _act(self, message: Control) -> None:
         host = self._host
         match message:
             case Credit():
@@ -207,8 +220,6 @@ class PeerSession(Conversation):
                 host.bidding.bid(self, message)
             case Reply():
                 host.bidding.reply(self, message)
-            case Interest():
-                await self._interest(message)
             case Provide():
                 host.bidding.provide(self, message)
             case Unprovide():

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
-from typing import Final
+from typing import Final, NamedTuple
 
 from busnode.wire.errors import LimitReached, NoProvider, TimedOut
 from busnode.wire.ids import Pattern, Topic
@@ -67,8 +67,10 @@ class SendBid:
     yes: bool
 
 
-@dataclass(frozen=True, slots=True)
-class SendRequest:
+class SendRequest(NamedTuple):
+    """Like `SendReply` a named tuple: each request makes one, at a third of what a dataclass that
+    is frozen takes."""
+
     provider: Provider
     ask: int
     topic: str
@@ -78,8 +80,7 @@ class SendRequest:
     timeout_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class SendReply:
+class SendReply(NamedTuple):
     client: Hashable
     request: int
     code: str | None
@@ -92,6 +93,10 @@ Action = SendAsk | SendBid | SendRequest | SendReply
 
 Asks = dict[int, Provider]
 """Providers by the number of their ASK; in the order of asking, the same in every run."""
+
+
+def _nobody() -> Asks:
+    return {}
 
 
 @dataclass(slots=True, eq=False)
@@ -113,15 +118,17 @@ class _Request:
     """Need not be asked, and have not got the request."""
     reserve: list[Provider] = field(default_factory=list[Provider])
     """Those who want to be asked, while there are others who need not be."""
-    bidding: Asks = field(default_factory=dict[int, Provider])
+    bidding: Asks = field(default_factory=_nobody)
     """Asked, and no bid yet."""
-    willing: Asks = field(default_factory=dict[int, Provider])
+    willing: Asks = field(default_factory=_nobody)
     """Said yes and have not got the request."""
-    working: Asks = field(default_factory=dict[int, Provider])
+    working: Asks = field(default_factory=_nobody)
     """Have got the request and not replied."""
     next_try: float = 0.0
     """When a single request goes to the next who is willing, although nobody has failed."""
     ended: bool = False
+    size_bytes: int = 0
+    """What is counted of it: payload and headers."""
 
     @property
     def has_next(self) -> bool:
@@ -133,18 +140,15 @@ class _Request:
         """Whether nobody is left who might answer."""
         return not (self.working or self.bidding or self.willing or self.eager or self.reserve)
 
-    @property
-    def size_bytes(self) -> int:
-        headers_bytes = sum(len(k) + len(v) for k, v in self.headers.items())
-        return len(self.payload or b"") + headers_bytes
 
-
-@dataclass(slots=True)
 class _Client:
     """What one requester has under way."""
 
-    requests: dict[_Request, None] = field(default_factory=dict[_Request, None])
-    size_bytes: int = 0
+    __slots__ = ("requests", "size_bytes")
+
+    def __init__(self) -> None:
+        self.requests: dict[_Request, None] = {}
+        self.size_bytes = 0
 
 
 class Requests:
@@ -275,15 +279,18 @@ class Requests:
         for provider in providers:
             (each.eager if provider.eager else each.reserve).append(provider)
         actions = self._ask_reserve(each, now) if each.many else []
-        return actions + self._go_on(each, now)
+        return actions + self._advance(each, now)
 
     def _providers_of(self, each: _Request) -> list[Provider]:
         """Our own clients first, then other nodes, each once although several of its patterns may
         match. Those who are not asked take turns at being the first."""
+        found = self._providers.match(Topic(each.topic))
+        if len(found) == 1 and not (each.for_peer and found[0].is_peer):
+            return found
         own: list[Provider] = []
         eager: list[Provider] = []
         peers: dict[Hashable, Provider] = {}
-        for provider in self._providers.match(Topic(each.topic)):
+        for provider in found:
             if not provider.is_peer:
                 (eager if provider.eager else own).append(provider)
             elif not each.for_peer and (provider.eager or provider.client not in peers):
@@ -387,7 +394,9 @@ class Requests:
 
     def _admit(self, each: _Request) -> None:
         """Count it, or LimitReached."""
-        size_bytes = each.size_bytes
+        size_bytes = len(each.payload or b"")
+        if each.headers:
+            size_bytes += sum(len(k) + len(v) for k, v in each.headers.items())
         mine = self._clients.get(each.client) or _Client()
         if not each.for_peer and (
             len(mine.requests) >= REQUESTS_OF_ONE_MAX
@@ -402,6 +411,7 @@ class Requests:
                 f"{self._count} requests with {self._size_bytes} bytes are under way at this node; "
                 f"it takes {REQUESTS_MAX} with {REQUESTS_BYTES_MAX} bytes"
             )
+        each.size_bytes = size_bytes
         self._clients[each.client] = mine
         mine.requests[each] = None
         mine.size_bytes += size_bytes
@@ -411,6 +421,7 @@ class Requests:
     def _resize(self, each: _Request, payload: bytes) -> None:
         """What was only asked about has come."""
         each.payload = payload
+        each.size_bytes += len(payload)
         self._clients[each.client].size_bytes += len(payload)
         self._size_bytes += len(payload)
 
@@ -418,8 +429,10 @@ class Requests:
         each.ended = True
         if each.payload is None:
             self._asked.pop((each.client, each.number), None)
-        for ask, provider in (*each.bidding.items(), *each.willing.items(), *each.working.items()):
-            self._drop_ask(ask, provider)
+        each.payload = b""  # an alarm may be an hour away, and holds the request until then
+        for state in (each.bidding, each.willing, each.working):
+            for ask, provider in state.items():
+                self._drop_ask(ask, provider)
         size_bytes = each.size_bytes
         mine = self._clients[each.client]
         del mine.requests[each]
@@ -428,7 +441,6 @@ class Requests:
             del self._clients[each.client]
         self._count -= 1
         self._size_bytes -= size_bytes
-        # An alarm may be an hour away, and holds the payload until then.
         if len(self._alarms) > self._alarms_max:
             self._alarms = [alarm for alarm in self._alarms if not alarm[2].ended]
             heapify(self._alarms)
@@ -469,6 +481,10 @@ class Requests:
 
     def _go_on(self, each: _Request, now: float) -> list[Action]:
         self._forget_departed(each)
+        return self._advance(each, now)
+
+    def _advance(self, each: _Request, now: float) -> list[Action]:
+        """Like `_go_on` while all are still there."""
         if each.reserve and not (each.working or each.bidding or each.has_next):
             return self._ask_reserve(each, now)
         actions: list[Action] = []

@@ -1,6 +1,7 @@
 """One client's connection: what its frames make the node do."""
 
 import logging
+from collections.abc import Awaitable
 from typing import Final, Protocol
 
 import trio
@@ -175,31 +176,38 @@ class ClientSession(Conversation):
             seqs = [batch.producer_seq for batch in run]
             self.send(encode_refusals(error, FrameType.BATCH, seqs))
 
-    async def _take(self, message: Control) -> None:
+    def _take(self, message: Control) -> Awaitable[None] | None:
         try:
             if self._session.state is State.LISTENER_LEFT and isinstance(message, _BEGINNINGS):
                 raise Draining("this node is leaving: connect to another one")
-            await self._act(message)
+            if isinstance(message, Subscribe):
+                return self._subscribe(message)
+            self._act(message)
         except (Refused, Unavailable) as error:
             self.refuse(error, message.TYPE, _number(message))
+        return None
 
-    async def _act(self, message: Control) -> None:
+    async def _subscribe(self, message: Subscribe) -> None:
+        try:
+            await self._home.subscribe(self, message)
+        except (Refused, Unavailable) as error:
+            self.refuse(error, message.TYPE, message.subscription)
+
+    def _act(self, message: Control) -> None:
         home = self._home
         match message:
             case Credit():
                 home.add_credit(self, message)
             case Request():
                 home.request(self, message)
-            case Bid():
-                home.bid(self, message)
             case Reply():
                 home.reply(self, message)
+            case Bid():
+                home.bid(self, message)
             case SavePosition():
                 home.save_position(self, message)
             case Ping():
                 self.send(encode_trusted(Pong, message.token))
-            case Subscribe():
-                await home.subscribe(self, message)
             case Unsubscribe():
                 home.unsubscribe(self, message.subscription)
             case Provide():

@@ -121,6 +121,7 @@ CONTROL_PREFIX_BYTES: Final = CONTROL_PREFIX.size
 BATCH_KIND: Final = FrameType.BATCH | limits.PROTOCOL_VERSION << 8
 """Type, version, transport and the zero byte of a plain batch as one number: one comparison."""
 
+TYPE_AT: Final = 4
 TRANSPORT_AT: Final = 6
 STAMP_AT: Final = 8
 HASHED_HEADER_AT: Final = 40

@@ -13,7 +13,7 @@ from typing import Final
 from busnode.wire import limits
 from busnode.wire.control import Chunk, Control, decode_control
 from busnode.wire.errors import BadFrame, UnexpectedFrame
-from busnode.wire.frames import PREFIX, PREFIX_BYTES, FrameType, check_prefix
+from busnode.wire.frames import PREFIX, PREFIX_BYTES, TYPE_AT, FrameType, check_prefix
 from busnode.wire.runs import PLAIN_KINDS, Run, verify_runs
 
 SPACE_BYTES_FIRST: Final = 4 * limits.KIB
@@ -22,6 +22,8 @@ SPACE_BYTES_FIRST: Final = 4 * limits.KIB
 SPACE_BYTES_MAX: Final = 512 * limits.KIB
 """The buffer of a busy connection: one system call brings hundreds of batches. Larger gains
 nothing: the data falls out of the processor's cache between receiving and hashing."""
+
+_BATCH: Final = int(FrameType.BATCH)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,12 +127,13 @@ class FrameReader:
             else:
                 end = self._end
             chunk = self._chunk
-            kinds = self._kinds if chunk is None else self._chunk_kinds
-            runs, reached = verify_runs(self._buffer, self._view, self._start, end, kinds)
-            if reached > self._start:
-                self._advance(reached)
-                yield Runs(runs, chunk)
-                continue
+            if chunk is not None or self._buffer[self._start + TYPE_AT] == _BATCH:
+                kinds = self._kinds if chunk is None else self._chunk_kinds
+                runs, reached = verify_runs(self._buffer, self._view, self._start, end, kinds)
+                if reached > self._start:
+                    self._advance(reached)
+                    yield Runs(runs, chunk)
+                    continue
             if end - self._start < PREFIX_BYTES:
                 raise self._cut_in_chunk()
             length, kind = check_prefix(self._view, self._start)

@@ -111,21 +111,34 @@ PEER_TABLE: Final = _conversation(
 class Session:
     """The state of one conversation as one side sees it."""
 
-    __slots__ = ("_row", "_side", "_table", "state")
+    __slots__ = ("_row", "_side", "_table", "_usual_received", "_usual_sent", "state")
 
     def __init__(self, table: Table, side: Side) -> None:
         self._table = table
         self._side = side
-        self.state: State = State.NEW
-        self._row: Mapping[tuple[Side, F], State] = table[State.NEW]
+        self._enter(State.NEW)
 
     def received(self, kind: F) -> State:
         """The other side sent a frame of this kind: the new state, or UnexpectedFrame."""
-        return self._step(self._side.other, kind)
+        return self.state if kind in self._usual_received else self._step(self._side.other, kind)
 
     def sent(self, kind: F) -> State:
         """This side sends a frame of this kind: the new state, or UnexpectedFrame, our own bug."""
-        return self._step(self._side, kind)
+        return self.state if kind in self._usual_sent else self._step(self._side, kind)
+
+    def _enter(self, state: State) -> None:
+        self.state = state
+        self._row = self._table[state]
+        # What changes nothing: asked for each frame, and to hash a pair of enums takes a while.
+        self._usual_sent = self._usual(self._side)
+        self._usual_received = self._usual(self._side.other)
+
+    def _usual(self, sender: Side) -> frozenset[F]:
+        return frozenset(
+            kind
+            for (side, kind), after in self._row.items()
+            if side is sender and after is self.state
+        )
 
     def _step(self, sender: Side, kind: F) -> State:
         state = self._row.get((sender, kind))
@@ -136,6 +149,5 @@ class Session:
                 f"expected {', '.join(expected) or 'nothing more'}"
             )
         if state is not self.state:
-            self.state = state
-            self._row = self._table[state]
+            self._enter(state)
         return state

@@ -9,4 +9,4 @@ def is_list(value: object) -> TypeGuard[list[Any]]:
 
 
 def is_map(value: object) -> TypeGuard[Mapping[Any, Any]]:
-    return isinstance(value, Mapping)
+    return type(value) is dict or isinstance(value, Mapping)  # the abstract class asks around

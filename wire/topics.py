@@ -11,6 +11,7 @@ not be the one that its publisher hashed, and two spellings of one topic would b
 """
 
 import unicodedata
+from functools import lru_cache
 from typing import Final
 
 from busnode.wire.errors import BadPattern, BadTopic
@@ -24,6 +25,10 @@ LEVELS_MAX: Final = 32
 
 SHOWN_CHARACTERS_MAX: Final = 40
 """How much of a refused text an error repeats: escaped, that is at most 400 bytes of a log line."""
+
+TOPICS_REMEMBERED: Final = 1024
+"""Good ones, at most 350 bytes each: requests come on the same few again and again, and to look one
+up takes a tenth of checking it. Bad ones are not remembered."""
 
 ONE_LEVEL: Final = "+"
 ALL_BELOW: Final = "*"
@@ -54,6 +59,7 @@ _LOOK_ALIKES: Final = frozenset(
 )
 
 
+@lru_cache(maxsize=TOPICS_REMEMBERED)
 def check_topic(text: str) -> Topic:
     """Raise BadTopic unless `text` is a topic; return it as one."""
     fault = _fault(text)
