@@ -112,9 +112,7 @@ class Outgoing:
     @property
     def _is_clear(self) -> bool:
         """Whether what is sent now overtakes nothing but what sources may have."""
-        return not (
-            self._blocked or self._pumping or self._control or self._unsent or self._range
-        )
+        return not (self._blocked or self._pumping or self._control or self._unsent or self._range)
 
     @property
     def is_full(self) -> bool:

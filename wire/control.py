@@ -484,7 +484,7 @@ _PLAIN: Final[dict[int, tuple[Callable[[Any], Any], Callable[[Any], bool]]]] = {
 _PREFIXES: Final = {
     kind: CONTROL_PREFIX_BYTES | kind << 32 | limits.PROTOCOL_VERSION << 40 for kind in CONTROLS
 }
-"""The first eight bytes of an empty frame as a number, to which the length of its array is added."""
+"""The first eight bytes of an empty frame as a number: the length of its array is added."""
 
 _pack: Final = msgpack.Packer().pack
 """One packer for all: making one takes longer than packing. It packs without a pause in between."""
