@@ -1,6 +1,7 @@
 """What is wrong with a log: holes in its numbers, named by file and byte."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from busnode.wire.ids import MsgNo
 
@@ -35,6 +36,13 @@ class Hole:
         numbers = f"{self.first_no}–{self.last_no or '?'}"
         where = f"{self.path} at byte {self.offset}" if self.path else "nowhere here"
         return f"messages {numbers}: {where}, {self.length} bytes: {self.reason}"
+
+
+class Patch(NamedTuple):
+    """Records for a hole: all that it lacks, or the first of them."""
+
+    hole: Hole
+    records: bytes
 
 
 @dataclass(frozen=True, slots=True)

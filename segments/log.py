@@ -1,15 +1,18 @@
 """A log in segment files: the writing half. `log_reader` is the reading half."""
 
 import itertools
-from bisect import bisect_right
+from bisect import bisect_right, insort
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Final
 
-from busnode.segments.damage import Hole
+from busnode.segments.damage import Hole, Patch
 from busnode.segments.handles import Handles
 from busnode.segments.index import POINT_EVERY_BYTES, Index, Point, encode_point
 from busnode.segments.log_reader import FileLogReader, first_number_at
+from busnode.segments.mending import SCRATCH, mend_steps
+from busnode.segments.quarantine import release
 from busnode.segments.records import LogKey, Scanned
 from busnode.segments.recovery import write_index
 from busnode.segments.segment import (
@@ -20,8 +23,9 @@ from busnode.segments.segment import (
     encode_segment_header,
     index_path,
 )
+from busnode.segments.steps import Steps, work_off
 from busnode.segments.store import Range, StoreOptions
-from busnode.segments.survey import survey
+from busnode.segments.survey import survey_steps
 from busnode.wire.errors import LogPoisoned
 from busnode.wire.ids import LogId, MsgNo
 from busnode.world.clock import Clock
@@ -322,18 +326,25 @@ class FileLog:
             return []  # it has expired since
         return self.survey_again(self.segment_of(offset.first_no))
 
-    def survey_again(self, segment: Segment) -> list[Hole]:
-        """Check all records of a segment; the holes that were not known before.
+    def examine_steps(self, msg_no: int) -> Steps[list[Hole]]:
+        if msg_no < self.first_no or not self.segments:
+            return []
+        return (yield from self._survey_again(self.segment_of(msg_no)))
 
-        All of them: what is found takes the place of all that was known. Damage grows, and runs
-        into damage that is known; and an index may be wrong about where records stand.
-        """
+    def survey_again(self, segment: Segment) -> list[Hole]:
+        """Check all records of a segment; the holes that were not known before."""
+        return work_off(self._files, self._survey_again(segment))
+
+    def _survey_again(self, segment: Segment) -> Steps[list[Hole]]:
+        """All records: what is found takes the place of all that was known. Damage grows, and runs
+        into damage that is known; and an index may be wrong about where records stand."""
         end = self.durable_end(segment)
         start = Point(segment.first_no, RECORDS_AT, 0, segment.stored_us)
         file = self._handles.reading(segment.path)
-        found = survey(
-            file, end.position_bytes, self.key, Scanned(RECORDS_AT, start.msg_no, 0), end
-        )
+        begun = Scanned(RECORDS_AT, start.msg_no, 0)
+        found = yield from survey_steps(file, end.position_bytes, self.key, begun, end)
+        if not self.holds(segment):
+            return []  # it has expired, or was mended
         points = [start, *(point._replace(stored_us=segment.stored_us) for point in found.points)]
         if found.next_no < end.msg_no:
             first, last = MsgNo(found.next_no), MsgNo(end.msg_no - 1)
@@ -360,6 +371,39 @@ class FileLog:
             before = segment
         return found
 
+    def missing(self) -> list[Hole]:
+        """Of the holes those that lie between two segments."""
+        pairs = zip(self.segments, self.segments[1:], strict=False)
+        return [missing_between(a, b) for a, b in pairs if a.next_no < b.first_no]
+
+    # Mending --------------------------------------------------------------------------------------
+
+    def mend(self, patches: Sequence[Patch]) -> Steps[list[Patch]]:
+        return mend_steps(self, self._files, self._handles, patches)
+
+    def holds(self, segment: Segment) -> bool:
+        return any(each is segment for each in self.segments)
+
+    def settle(self, segment: Segment) -> bool:
+        """Append no more to a segment; whether all of it is durable."""
+        if segment is self.active:
+            self._seal(segment)
+            self.active = None
+        waiting = any(each is segment for each in self._unsynced)
+        return segment.next_no <= self.committed_no + 1 and not waiting
+
+    def replaced(self, old: Segment, new: Segment) -> None:
+        """A segment was mended: its file is another one now, and readers seek again."""
+        old.replaced = True
+        self.segments[next(i for i, each in enumerate(self.segments) if each is old)] = new
+        if self.committed_segment is old:
+            self.committed_segment = new
+            self.committed_bytes = new.size_bytes
+
+    def inserted(self, segment: Segment) -> None:
+        """A segment that was missing is there."""
+        insort(self.segments, segment, key=_BY_FIRST_NO)
+
     # Retention ------------------------------------------------------------------------------------
 
     def drop_first(self) -> None:
@@ -376,8 +420,11 @@ class FileLog:
                 self.poison(f"sync failed: {error}")
                 raise
         self._handles.forget([segment.path, index_path(segment.path)])
+        release(self._files, segment.path)
         self._files.remove(segment.path)
         self.segments.pop(0)
+        if self._files.exists(segment.path + SCRATCH):  # the power went while it was mended
+            self._files.remove(segment.path + SCRATCH)
         if self.committed_segment is segment:
             self.committed_segment = None
         if self._files.exists(index_path(segment.path)):

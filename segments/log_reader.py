@@ -52,6 +52,8 @@ class FileLogReader:
 
     def next_in_memory(self, bytes_max: int, data_max: int) -> Range | Hole | Cold | None:
         fetched, self._fetched = self._fetched, None
+        if isinstance(fetched, Hole) and self._segment is not None and self._segment.replaced:
+            fetched = None  # it was mended meanwhile
         try:
             match fetched:
                 case None:
@@ -96,7 +98,7 @@ class FileLogReader:
             if self.next_no < log.first_no:
                 return self._skip(Hole(self.next_no, _before(log.first_no), "", 0, 0, EXPIRED))
             segment = self._segment
-            if segment is None or self.next_no >= segment.next_no:
+            if segment is None or self.next_no >= segment.next_no or segment.replaced:
                 found = self._enter(log.segment_of(self.next_no), wait=data_max is None)
                 if found is not None:
                     return found

@@ -5,12 +5,15 @@ of records with their places beside it; nothing is indexed, rolled or recovered.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from io import UnsupportedOperation
 
-from busnode.segments.damage import EXPIRED, Flaw, Hole
+from busnode.segments.damage import EXPIRED, Flaw, Hole, Patch
+from busnode.segments.mending import check_records
+from busnode.segments.records import LogKey
 from busnode.segments.retention import Candidate, Expired, RetentionRules, choose_expired
+from busnode.segments.steps import Steps
 from busnode.segments.store import Cold, Committed, Range, StoreOptions
 from busnode.wire.errors import LogPoisoned, SecondWriter
 from busnode.wire.frames import read_header
@@ -130,6 +133,29 @@ class MemoryLog:
 
     def examine(self, offset: Range) -> list[Hole]:  # noqa: ARG002 - memory does not rot
         return []
+
+    def examine_steps(self, msg_no: int) -> Steps[list[Hole]]:  # noqa: ARG002 - as above
+        yield None
+        return []
+
+    def mend(self, patches: Sequence[Patch]) -> Steps[list[Patch]]:
+        done: list[Patch] = []
+        for patch in patches:
+            last_no = check_records(LogKey.of(self.log_id), *patch)
+            yield None
+            place = bisect_right(self.pieces, patch.hole.first_no, key=lambda each: each.first_no)
+            if patch.hole in self.holes():
+                after = self.pieces[place]
+                utc_us = after.utc_us_max
+                self.pieces.insert(
+                    place,
+                    _Piece(
+                        patch.records, patch.hole.first_no, MsgNo(last_no + 1),
+                        after.stored_us, utc_us,
+                    ),
+                )  # fmt: skip
+                done.append(patch)
+        return done
 
     def holes(self) -> list[Hole]:
         found: list[Hole] = []

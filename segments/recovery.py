@@ -8,6 +8,7 @@ nothing is ever appended to a file that another process has written, so bytes be
 nobody, and should they be an acked record that has rotted, they are still there to look at.
 """
 
+import errno
 from collections.abc import Iterator
 from typing import Final
 
@@ -19,7 +20,7 @@ from busnode.segments.index import (
     encode_hole,
     encode_point,
 )
-from busnode.segments.records import LogKey, Scanned
+from busnode.segments.records import LogKey, Scanned, good_header, good_record
 from busnode.segments.segment import (
     RECORDS_AT,
     Segment,
@@ -27,7 +28,8 @@ from busnode.segments.segment import (
     decode_segment_header,
     index_path,
 )
-from busnode.segments.survey import Survey, survey, topic_of_records
+from busnode.segments.survey import Survey, Window, survey, topic_of_records
+from busnode.wire.frames import HEADER_BYTES
 from busnode.wire.ids import BrokerId, MsgNo, Topic
 from busnode.world.files import Files, ReadFile, read_whole, replace_whole
 
@@ -36,7 +38,7 @@ INDEX_BYTES_MAX: Final = 64 * 1024 * 1024
 
 
 def topic_in_header(files: Files, path: str, broker_id: BrokerId) -> Topic | None:
-    header = decode_segment_header(read_whole(files, path, RECORDS_AT))
+    header = decode_segment_header(_readable(files, path, RECORDS_AT))
     if header is None or header.log_id.broker_id != broker_id:
         return None
     return header.log_id.topic
@@ -60,7 +62,7 @@ def recover_segment(
     they are when the index does not fit the file.
     """
     idx = index_path(path)
-    data = read_whole(files, idx, INDEX_BYTES_MAX) if files.exists(idx) else b""
+    data = _readable(files, idx, INDEX_BYTES_MAX) if files.exists(idx) else b""
     file = files.open(path)
     try:
         size_bytes = file.size_bytes()
@@ -72,7 +74,11 @@ def recover_segment(
         known = index[-1]
         base = durable if trust_index else start
         found = survey(file, size_bytes, key, _from(base), durable)
-        if trust_index and not (known.position_bytes <= size_bytes and _goes_on(found, durable)):
+        if trust_index and not (
+            known.position_bytes <= size_bytes
+            and _goes_on(found, durable)
+            and not any(_is_mended(file, size_bytes, key, hole) for hole in holes)
+        ):
             trust_index = False
             found = survey(file, size_bytes, key, _from(start), durable)
     finally:
@@ -118,6 +124,18 @@ def _goes_on(found: Survey, durable: Point) -> bool:
     return all(each is None or each.offset > durable.position_bytes for each in damage)
 
 
+def _is_mended(file: ReadFile, size_bytes: int, key: LogKey, hole: Hole) -> bool:
+    """Whether there are good records where an index knows of a hole: the power went after the
+    segment was mended, and before its index was written anew."""
+    window = Window(file, size_bytes, HEADER_BYTES, tolerant=True)
+    window.load(hole.offset, HEADER_BYTES)
+    header = good_header(window.view, 0, window.filled, key)
+    if header is None or header.first_no != hole.first_no:
+        return False
+    window.load(hole.offset, header.length)
+    return good_record(window.view, 0, window.filled, key) is not None
+
+
 def mend_segment(files: Files, segment: Segment, key: LogKey) -> None:
     """Vouch for what recovery read: sync it, and then write the index that says so.
 
@@ -141,8 +159,9 @@ def write_index(files: Files, segment: Segment, key: LogKey) -> None:
     entries = [encode_hole(hole, seed) for hole in segment.holes]
     entries += [encode_point(point, seed) for point in segment.index]
     try:
-        # Not durable: each entry has its own hash, and one that is lost is found by scanning.
-        replace_whole(files, index_path(segment.path), b"".join(entries), durable=False)
+        # A point that is lost is found by scanning. A hole must not be: nobody would scan for it.
+        durable = bool(segment.holes)
+        replace_whole(files, index_path(segment.path), b"".join(entries), durable=durable)
     except OSError:
         segment.indexed = False
     else:
@@ -150,11 +169,27 @@ def write_index(files: Files, segment: Segment, key: LogKey) -> None:
 
 
 def read_block(file: ReadFile) -> bytes:
-    """The bytes of a segment's header, as far as they are there."""
+    """The bytes of a segment's header, as far as they are there and can be read."""
     block = bytearray(RECORDS_AT)
-    with memoryview(block) as view:
-        count = file.read_into(view, 0)
+    try:
+        with memoryview(block) as view:
+            count = file.read_into(view, 0)
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+        return b""
     return bytes(block[:count])
+
+
+def _readable(files: Files, path: str, size_max: int) -> bytes:
+    """The contents of a small file, or nothing where the disk cannot read it: neither an index nor
+    a header is needed, and one bad sector must not keep a node from starting."""
+    try:
+        return read_whole(files, path, size_max)
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+        return b""
 
 
 def _flaws(path: str, header: SegmentHeader | None, bad_entries: list[int]) -> Iterator[Flaw]:

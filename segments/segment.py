@@ -112,6 +112,8 @@ class Segment:
     """Where the last of them stands."""
     suspect: bool = False
     """Whether some of it could not be read: from then on all of it is fetched before it is sent."""
+    replaced: bool = False
+    """Whether another one has taken its place: who has a place in its file seeks again."""
     indexed: bool = True
     """Whether the index file says all that `index` does. False once it could not be written."""
 

@@ -9,12 +9,13 @@ only then do readers see it. Opening a store, `commit`, `next_range`, `first_at`
 wait for a disk; nothing else does.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from busnode.segments.damage import Flaw, Hole
+from busnode.segments.damage import Flaw, Hole, Patch
 from busnode.segments.retention import Expired, RetentionRules
+from busnode.segments.steps import Steps
 from busnode.wire.ids import BrokerId, LogId, MsgNo
 from busnode.world.clock import Clock
 from busnode.world.files import Bytes, Files, ReadFile
@@ -154,8 +155,21 @@ class Log(Protocol):
         """Look again at records that somebody found damaged; what is damaged is remembered."""
         ...
 
+    def examine_steps(self, msg_no: int) -> Steps[list[Hole]]:
+        """The same for what lies around a number, in steps."""
+        ...
+
     def holes(self) -> list[Hole]:
         """All that this copy is known not to have between `first_no` and `next_no`."""
+        ...
+
+    def mend(self, patches: Sequence[Patch]) -> Steps[list[Patch]]:
+        """Put records into holes of one segment, in steps; durable when it ends. Those patches that
+        are in place; the others can be tried again.
+
+        BadRecord unless the records are good and the first that a hole lacks, OSError when the disk
+        fails: then all is as it was before.
+        """
         ...
 
 

@@ -3,6 +3,7 @@
 Recovery, `busnode log verify` and rebuilding an index are all this one walk.
 """
 
+import errno
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from busnode.segments.records import (
     scan,
     true_length,
 )
+from busnode.segments.steps import Fetch, Steps
 from busnode.wire import limits
 from busnode.wire.frames import HEADER_BYTES, BatchHeader
 from busnode.wire.ids import BrokerId, MsgNo, Topic
@@ -33,6 +35,14 @@ WINDOW_BYTES: Final = 1024 * 1024
 
 SEARCH_BYTES: Final = 2 * limits.FRAME_BYTES_MAX
 """What is read at once behind damage: a whole record fits wherever it begins in the first half."""
+
+
+PAGE_BYTES: Final = 4096
+"""What a disk fails to read at once, at least."""
+
+UNREADABLE_PAGES_MAX: Final = 32
+"""After so many in one stretch the rest of it counts as unreadable: a disk may take seconds for
+each."""
 
 
 @dataclass(slots=True)
@@ -54,9 +64,13 @@ class Survey:
 class Window:
     """A stretch of a file in memory."""
 
-    __slots__ = ("base", "buffer", "file", "filled", "size_bytes", "view")
+    __slots__ = ("base", "buffer", "file", "filled", "size_bytes", "tolerant", "view")
 
-    def __init__(self, file: ReadFile, size_bytes: int, window_bytes: int) -> None:
+    def __init__(
+        self, file: ReadFile, size_bytes: int, window_bytes: int, *, tolerant: bool = False
+    ) -> None:
+        """A `tolerant` one has zeros where the disk cannot read, in place of raising."""
+        self.tolerant = tolerant
         self.file = file
         self.size_bytes = size_bytes
         self.base = 0
@@ -73,10 +87,40 @@ class Window:
         self.base = position
         self.filled = 0
         while self.filled < wanted:
-            count = self.file.read_into(self.view[self.filled : wanted], position + self.filled)
+            count = self._read(self.view[self.filled : wanted], position + self.filled)
             if not count:
                 break
             self.filled += count
+
+    def _read(self, view: memoryview, position: int) -> int:
+        """Zeros have no hash that fits, so one bad sector costs the records that it holds a part
+        of, and nothing else."""
+        try:
+            return self.file.read_into(view, position)
+        except OSError as error:
+            if error.errno != errno.EIO or not self.tolerant:
+                raise
+        failed = at = 0
+        while at < len(view):
+            page = view[at : at + PAGE_BYTES - (position + at) % PAGE_BYTES]
+            at += len(page)
+            try:
+                if failed < UNREADABLE_PAGES_MAX:
+                    count = self.file.read_into(page, position + at - len(page))
+                    if count < len(page):
+                        return at - len(page) + count
+                    continue
+            except OSError as error:
+                if error.errno != errno.EIO:
+                    raise
+                failed += 1
+            page[:] = bytes(len(page))
+        return len(view)
+
+    def fetch(self, position: int) -> Fetch:
+        """What to bring into memory before a window is loaded there."""
+        length = max(0, min(WINDOW_BYTES, self.size_bytes - position))
+        return Fetch(self.file, position, length)
 
     @property
     def at_end(self) -> bool:
@@ -107,12 +151,26 @@ class Window:
 
 
 def survey(file: ReadFile, size_bytes: int, key: LogKey, start: Scanned, durable: Point) -> Survey:
-    """Walk the records of `file` from `start` to its end.
+    """Walk the records of `file` from `start` to its end, at once."""
+    steps = survey_steps(file, size_bytes, key, start, durable)
+    try:
+        while True:
+            next(steps)
+    except StopIteration as end:
+        found: Survey = end.value
+        return found
+
+
+def survey_steps(
+    file: ReadFile, size_bytes: int, key: LogKey, start: Scanned, durable: Point
+) -> Steps[Survey]:
+    """Walk the records of `file` from `start` to its end, a window at a time.
 
     `durable` is the last point that is known to have been synced: what is bad before it is damage,
     what is bad behind it with nothing good after is a torn tail.
     """
-    window = Window(file, size_bytes, WINDOW_BYTES)
+    window = Window(file, size_bytes, WINDOW_BYTES, tolerant=True)
+    yield window.fetch(start.at)
     window.load(start.at, WINDOW_BYTES)
     found = Survey(start.at, start.next_no, start.utc_us_max)
     at = 0
@@ -129,6 +187,8 @@ def survey(file: ReadFile, size_bytes: int, key: LogKey, start: Scanned, durable
             continue
         if found.end_bytes >= size_bytes:
             break
+        if not window.at_end:
+            yield window.fetch(window.base + at)
         if window.load_record(at):
             at = 0
             continue
@@ -217,7 +277,7 @@ def _search(window: Window, position: int, key: LogKey, number: int) -> tuple[in
 
 def topic_of_records(file: ReadFile, size_bytes: int, broker_id: BrokerId) -> Topic | None:
     """The topic that the first good record of a segment names."""
-    window = Window(file, size_bytes, WINDOW_BYTES)
+    window = Window(file, size_bytes, WINDOW_BYTES, tolerant=True)
     for _ in window.search(0):
         topic = find_topic(window.buffer, window.view, window.filled, broker_id)
         if topic is not None:

@@ -870,7 +870,7 @@ def test_an_opening_that_fails_lets_go_of_the_lock() -> None:
     store.begin(BROKER)
     write_numbered(store.create(TEMPERATURE), 1)
     store.close()
-    disk.arm(DiskFault.READ_EIO, is_segment)
+    disk.arm(DiskFault.SYNC_EIO, is_bucket)
     with pytest.raises(StorageFailed):
         open_store(disk)
     assert held(open_store(disk)).committed_no == 1
