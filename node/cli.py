@@ -41,6 +41,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "nodes": ("busnode.node.cli_nodes:nodes", "List the nodes of the cluster and their links."),
     "topics": ("busnode.node.cli_status:topics", "List the topics that a node has."),
     "top": ("busnode.node.cli_top:top", "Watch a node at work."),
+    "events": ("busnode.node.cli_events:events", "Print what happens in the cluster."),
     "cursor": ("busnode.node.cli_cursor:cursor", "Look at and move the cursors in a file."),
     "bench": ("busnode.node.cli_bench:bench", "Measure how fast this machine is."),
     "log": ("busnode.node.cli_log:log", "Look into a node's logs on disk, with the node down."),

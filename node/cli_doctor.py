@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from busnode.node.cli import WrongUsage
-from busnode.node.cli_status import STATUS, Status, ask
+from busnode.node.cli_asking import STATUS, Status, ask
 from busnode.node.config import PEER_PORT
 from busnode.node.connecting import Target, reaching_a_node, run
 from busnode.node.presentation import Column, Lines, counted, show_table

@@ -6,7 +6,7 @@ from functools import partial
 
 import click
 
-from busnode.node.cli_status import STATUS, Status, ask
+from busnode.node.cli_asking import STATUS, Status, ask
 from busnode.node.cluster_view import ClusterView
 from busnode.node.connecting import Target, reaching_a_node, run
 from busnode.node.presentation import Lines, Part, printable

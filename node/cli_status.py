@@ -2,12 +2,12 @@
 # ruff: noqa: PLC0415 - the help does without the client and its event loop
 
 import json
-from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
 
 import click
 
+from busnode.node.cli_asking import STATUS, TOPICS, Status, ask, ask_pages
 from busnode.node.cluster_view import ClusterView
 from busnode.node.connecting import Target, reaching_a_node, run
 from busnode.node.presentation import (
@@ -26,21 +26,8 @@ from busnode.wire.topics import check_pattern
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from busnode.client import Bus
-
-STATUS: Final = "/$sys/status"
-TOPICS: Final = "/$sys/topics"
-
-Status = Mapping[str, Any]
 
 _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-
-
-async def ask(bus: "Bus", topic: str, payload: bytes, timeout_s: float) -> dict[str, Any]:
-    """What the node answers on a topic of its own."""
-    reply = await bus.request(topic, payload, timeout=timeout_s)
-    answer: dict[str, Any] = json.loads(reply.payload)
-    return answer
 
 
 # status ---------------------------------------------------------------------------------------
@@ -204,14 +191,9 @@ def topics(*, pattern: Pattern, as_json: bool, to: Target) -> None:
 async def _topics(to: Target, pattern: Pattern, as_json: bool) -> int:
     from busnode.client import connect
 
-    rows: list[Status] = []
-    offset: int | None = 0
+    asked = {"pattern": pattern}
     async with connect(to.url, name="busnode topics", deadline_s=to.timeout_s) as bus:
-        while offset is not None:
-            asked = json.dumps({"pattern": pattern, "offset": offset}).encode()
-            page = await ask(bus, TOPICS, asked, to.timeout_s)
-            rows += page["topics"]
-            offset = page["next"]
+        rows = await ask_pages(bus, TOPICS, "topics", "offset", asked, to.timeout_s)
     rows.sort(key=lambda row: str(row["topic"]))
     if as_json:
         click.echo(json.dumps({"topics": rows}, ensure_ascii=False, indent=2).encode())

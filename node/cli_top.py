@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
-from busnode.node.cli_status import STATUS, Status, ask, show_clients
+from busnode.node.cli_asking import STATUS, Status, ask
+from busnode.node.cli_status import show_clients
 from busnode.node.cluster_view import ClusterView
 from busnode.node.connecting import Target, reaching_a_node, run, stdin_chunks
 from busnode.node.presentation import (

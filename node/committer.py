@@ -1,16 +1,15 @@
 """The task that makes appended messages durable, acks them, and lets them be seen."""
 
-import logging
 from collections.abc import Callable
 
 import trio
 
+from busnode.node.event_kinds import LOG_POISONED
+from busnode.node.events import Tell, log_only
 from busnode.node.receipts import Receipts
 from busnode.node.router import Listener, Router
 from busnode.segments.store import Log, Store
 from busnode.wire.errors import Unavailable
-
-logger = logging.getLogger(__name__)
 
 
 class Committer:
@@ -19,7 +18,10 @@ class Committer:
     So a commit is as large as the disk is slow, and nobody waits for a timer.
     """
 
-    def __init__(self, store: Store, receipts: Receipts, router: Router) -> None:
+    def __init__(
+        self, store: Store, receipts: Receipts, router: Router, tell: Tell = log_only
+    ) -> None:
+        self._tell_of = tell
         self._store = store
         self._receipts = receipts
         self._router = router
@@ -69,7 +71,7 @@ class Committer:
     def _give_up(self, log: Log) -> None:
         if log not in self.poisoned:
             self.poisoned[log] = None
-            logger.error("log %s takes no more: %s", log.log_id, log.poisoned)
+            self._tell_of(LOG_POISONED, log=log.log_id, error=log.poisoned)
             self.on_lost(log)
         text = f"nothing was acknowledged: {log.poisoned}"
         self._receipts.refuse(log, Unavailable(text, retry_after_s=0.0))

@@ -4,14 +4,14 @@ The same bytes go into the same files under the origin's brokerId. A copy has on
 session of its origin; what it has synced it tells that one, and does not broadcast.
 """
 
-import logging
 from itertools import accumulate
 from typing import Final, Protocol
 
 from xxhash import xxh3_64_intdigest
 
 from busnode.node.committer import Committer
-from busnode.node.logs import fields
+from busnode.node.event_kinds import COPIES_HELD
+from busnode.node.events import Tell, log_only
 from busnode.node.ownership import Ownership
 from busnode.node.producers import Producers, SeenRun
 from busnode.node.publishing import consecutive
@@ -24,8 +24,6 @@ from busnode.wire.ids import BrokerId, LogId, MsgNo, Topic
 from busnode.wire.runs import Run
 from busnode.wire.topics import decode_topic
 from busnode.world.clock import Clock
-
-logger = logging.getLogger(__name__)
 
 ROWS_A_FRAME: Final = 200
 """Logs that fit into one MIRRORED frame whatever their topics are."""
@@ -54,8 +52,10 @@ class Copies:
         committer: Committer,
         ownership: Ownership,
         clock: Clock,
+        tell: Tell = log_only,
     ) -> None:
         self._clock = clock
+        self._tell = tell
         self._ownership = ownership
         self._store = store
         self._router = router
@@ -92,7 +92,7 @@ class Copies:
         for at in range(0, len(rows), ROWS_A_FRAME):
             origin.send(encode_trusted(Mirrored, broker_id, rows[at : at + ROWS_A_FRAME]))
         origin.send(encode_trusted(Mirrored, broker_id, []))
-        logger.info("holding copies", extra=fields(origin=origin.who, logs=len(rows)))
+        self._tell(COPIES_HELD, origin=origin.who, logs=len(rows))
 
     def leave(self, origin: Origin) -> None:
         """Its session has ended; what it wrote stays."""

@@ -12,6 +12,8 @@ from typing import Final
 
 import trio
 
+from busnode.node.event_kinds import INCARNATION, NO_INCARNATION
+from busnode.node.events import Tell, log_only
 from busnode.node.logs import fields
 from busnode.node.publishing import Publishing
 from busnode.node.router import Router
@@ -38,9 +40,11 @@ class Incarnations:
         publishing: Publishing,
         keep: Callable[[BrokerId], None],
         begun: Callable[[], None],
+        tell: Tell = log_only,
     ) -> None:
         """The first one has begun everywhere. Of each that follows `keep` makes durable that it is
         ours, or raises StorageError; `begun` is called when it has begun."""
+        self._tell = tell
         self.count = 1
         self.failure: str | None = None
         """Why persistent messages are refused now, or None."""
@@ -87,16 +91,14 @@ class Incarnations:
             self._store.begin(broker_id)  # durable before anything can be acked under it
             self._keep(broker_id)
         except (StorageError, OSError) as error:
-            logger.error(
-                "no new incarnation", extra=fields(error=error, retry_after_s=self._pause_s)
-            )
+            self._tell(NO_INCARNATION, error=error, retry_after_s=self._pause_s)
             self._fail(str(error))
             return
         self.count += 1
-        self.failure = None
+        why, self.failure = self.failure, None
         self._router.begin(broker_id)
         self._publishing.begin(broker_id)
-        logger.warning("new incarnation", extra=fields(broker_id=broker_id.hex()))
+        self._tell(INCARNATION, broker_id=broker_id.hex(), why=why)
         try:
             self._begun()
         except BusnodeError as error:

@@ -5,19 +5,27 @@ what is appended goes there at once, from the page that was just written, while 
 it. Catching up is the same thing from further back.
 """
 
-import logging
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Final
+from itertools import islice
+from typing import Final, NamedTuple
 
-from busnode.node.logs import fields
+from busnode.node.event_kinds import (
+    CATCHUP_BEGUN,
+    CATCHUP_DONE,
+    MIRROR_CHOSEN,
+    MIRROR_IN_FORCE,
+    MIRROR_LET_GO,
+    MIRRORS_NOT_KEPT,
+)
+from busnode.node.events import Tell, log_only
 from busnode.node.outgoing import FETCHES_MAX, Piece
 from busnode.node.peer_link import PeerLink
 from busnode.node.receipts import LOCAL
 from busnode.node.subscription import INLINE_BYTES, PIECE_BYTES
 from busnode.replication.mirror_choice import choose_mirrors
-from busnode.replication.mirror_progress import MirrorProgress
+from busnode.replication.mirror_progress import SILENT_S, MirrorProgress
 from busnode.replication.throttle import Throttle
 from busnode.segments.damage import Hole
 from busnode.segments.store import Cold, Log, LogReader, Range, Store
@@ -25,8 +33,6 @@ from busnode.wire.control import Chunk, Mirror, Mirrored, encode_trusted
 from busnode.wire.errors import StorageError
 from busnode.wire.ids import BrokerId, LogId, Topic
 from busnode.world.clock import Clock
-
-logger = logging.getLogger(__name__)
 
 WATCH_EVERY_S: Final = 0.25
 RESUME_EVERY_S: Final = 0.02
@@ -36,6 +42,20 @@ MIRRORED: Final = "mirrored"
 
 AGAIN_S: Final = 10.0
 """A mirror that was silent is not chosen again sooner: it may be slow for a while."""
+
+
+LAG_LOGS_MAX: Final = 2000
+"""Logs whose lags are added up: 2 ms. More are rarely written at the same moment."""
+
+
+class Lag(NamedTuple):
+    """What a mirror has not synced of what was appended."""
+
+    messages: int
+    size_bytes: int
+    """As far as messages of one log are alike."""
+    waiting_s: float
+    """For how long no answer has come about a log of which something was sent."""
 
 
 class MirrorCursor:
@@ -77,13 +97,17 @@ class MirrorStream:
         self._cursors: dict[LogId, MirrorCursor] = {}
         self._ready: deque[MirrorCursor] = deque()
         self._fetching = 0
-        self._begun = False
+        self.has_begun = False
+        self.began_at = clock.monotonic()
+        """When it was asked, and then when it has told what it has."""
+        self.is_told_of = False
+        """Whether it was said that it is in force."""
         link.send(encode_trusted(Mirror, broker_id, retain_s))
         self.progress.asked(clock.monotonic())
 
     def appended(self, log: Log) -> None:
         """A log of ours has more."""
-        if not self._begun:
+        if not self.has_begun:
             return
         cursor = self._cursors.get(log.log_id)
         if cursor is None:
@@ -103,16 +127,17 @@ class MirrorStream:
         now = self._clock.monotonic()
         for topic, safe_no in message.safe:
             self.progress.synced(LogId(self.broker_id, Topic(topic)), safe_no, now)
-        if not self._begun and not message.safe:
+        if not self.has_begun and not message.safe:
             self._begin()
-        self.progress.heard(now, begun=self._begun)
+        self.progress.heard(now, begun=self.has_begun)
 
     def _begin(self) -> None:
         """It has told all: send what it lacks."""
-        self._begun = True
+        self.has_begun = True
+        self.began_at = self._clock.monotonic()
         for log in self._store.logs():
             if log.log_id.broker_id == self.broker_id and log.poisoned is None:
-                self.progress.lacks(log.log_id, log.committed_no)
+                self.progress.lacks(log.log_id, log.committed_no, log.first_no, _message_bytes(log))
                 self._add(log, self.progress.safe_no(log.log_id))
                 self.appended(log)
         self.link.outgoing.pump()
@@ -165,6 +190,22 @@ class MirrorStream:
             return 0
         return max(0, self._clock.utc_us() - found.stored_us)
 
+    def lag(self) -> Lag:
+        now = self._clock.monotonic()
+        progress = self.progress
+        if not progress.in_force:
+            behind = progress.behind, round(progress.behind_bytes)
+            return Lag(*behind, progress.waiting_s(now))
+        sent = (self._cursors[log_id].log for log_id in progress.unanswered)
+        logs = dict.fromkeys(islice(sent, LAG_LOGS_MAX))
+        logs |= dict.fromkeys(cursor.log for cursor in islice(self._ready, LAG_LOGS_MAX))
+        messages, size_bytes = 0, 0.0
+        for log in logs:
+            missing = max(0, log.appended_no - progress.safe_no(log.log_id))
+            messages += missing
+            size_bytes += missing * _message_bytes(log)
+        return Lag(messages, round(size_bytes), progress.waiting_s(now))
+
     def resume(self) -> bool:
         """Go on if it has paused for long enough; whether it pauses still."""
         if self._is_paused:
@@ -177,6 +218,10 @@ class MirrorStream:
         cursor.reader.fetched(cold, error)
         self._ready.append(cursor)
         self.link.outgoing.wake(self)
+
+
+def _message_bytes(log: Log) -> float:
+    return log.size_bytes / max(1, log.appended_no + 1 - log.first_no)
 
 
 class Mirroring:
@@ -192,11 +237,13 @@ class Mirroring:
         record: Callable[[list[str]], None],
         retain_s: float,
         throttle: Throttle | None = None,
+        tell: Tell = log_only,
     ) -> None:
         """`record` makes durable who the mirrors are, before an ack is given under them; when it
         raises a StorageError, nobody is a mirror yet."""
         self.throttle = throttle
         self._retain_s = retain_s
+        self._tell = tell
         self.streams: dict[BrokerId, MirrorStream] = {}
         self.on_safe: Callable[[list[Log]], None] = _nobody
         """Told of logs that may be acked further."""
@@ -219,14 +266,14 @@ class Mirroring:
     def unlinked(self, link: PeerLink) -> None:
         del self._links[link.broker_id]
         self._let_go.pop(link.broker_id, None)
-        self._drop(link.broker_id)
+        self._drop(link.broker_id, "the link to it is gone")
         self._choose()
 
     def begin(self, broker_id: BrokerId) -> None:
         """From here on our logs are those of a new incarnation."""
         self._broker_id = broker_id
         for member in list(self.streams):
-            self._drop(member)
+            self._drop(member, "a new incarnation begins with its mirror anew")
         self._choose()
 
     def _choose(self) -> None:
@@ -234,34 +281,34 @@ class Mirroring:
         named = next((i for i, link in self._links.items() if link.name == self._named), None)
         chosen = choose_mirrors(self._origin, list(self.streams), live, self._count, named)
         for member in [each for each in self.streams if each not in chosen]:
-            self._drop(member)
+            self._drop(member, "another one is to be")
         added = [member for member in chosen if member not in self.streams]
         if added:
             try:
                 self._record([self._links[member].name for member in chosen])
             except StorageError as error:
                 # Without it there is no mirror; `watch` tries again.
-                logger.error("mirrors were not kept", extra=fields(error=error))
+                self._tell(MIRRORS_NOT_KEPT, error=error)
                 return
         for member in added:
             link = self._links[member]
             self.streams[member] = MirrorStream(
                 link, self._broker_id, self._store, self._clock, self._retain_s, self.throttle
             )
-            logger.info("mirror chosen", extra=fields(name=link.name))
+            self._tell(MIRROR_CHOSEN, name=link.name)
 
-    def _drop(self, member: BrokerId) -> None:
+    def _drop(self, member: BrokerId, why: str) -> None:
         stream = self.streams.pop(member, None)
         if stream is not None:
             stream.link.outgoing.forget(stream)
-            logger.info("mirror let go", extra=fields(name=stream.link.name))
+            self._tell(MIRROR_LET_GO, name=stream.link.name, why=why)
             self.on_safe(list(self._store.logs()))
 
     def refused(self, link: PeerLink) -> None:
         """A node does not want to be our mirror."""
         if link.broker_id in self.streams and not self.streams[link.broker_id].progress.in_force:
             self._let_go[link.broker_id] = self._clock.monotonic()
-            self._drop(link.broker_id)
+            self._drop(link.broker_id, "it refuses")
             self._choose()
 
     def resume(self) -> bool:
@@ -275,15 +322,18 @@ class Mirroring:
         for member, since in list(self._let_go.items()):
             if now - since > AGAIN_S:
                 del self._let_go[member]
+        for stream in self.streams.values():
+            self._tell_when_in_force(stream)
         silent = [
             member
             for member, stream in self.streams.items()
             if stream.is_broken or stream.progress.is_silent(now)
         ]
         for member in silent:
-            logger.warning("mirror is silent", extra=fields(name=self.streams[member].link.name))
+            is_broken = self.streams[member].is_broken
+            why = "it cannot have what it must" if is_broken else f"silent for {SILENT_S:g} s"
             self._let_go[member] = now
-            self._drop(member)
+            self._drop(member, why)
         if silent or len(self.streams) < self._count:
             self._choose()
 
@@ -301,9 +351,24 @@ class Mirroring:
         stream = self.streams.get(link.broker_id)
         if stream is None or message.broker_id != stream.broker_id:
             return
+        had_begun = stream.has_begun
         stream.answered(message)
+        progress = stream.progress
+        if stream.has_begun and not had_begun and progress.behind:
+            what = {"messages": progress.total, "bytes": round(progress.total_bytes)}
+            self._tell(CATCHUP_BEGUN, name=link.name, logs=progress.logs_behind, **what)
+        self._tell_when_in_force(stream)
         logs = (self._store.get(LogId(message.broker_id, Topic(t))) for t, _ in message.safe)
         self.on_safe([log for log in logs if log is not None])
+
+    def _tell_when_in_force(self, stream: MirrorStream) -> None:
+        if stream.is_told_of or not stream.progress.in_force:
+            return
+        stream.is_told_of = True
+        if stream.progress.total:
+            seconds = round(self._clock.monotonic() - stream.began_at, 3)
+            self._tell(CATCHUP_DONE, name=stream.link.name, seconds=seconds)
+        self._tell(MIRROR_IN_FORCE, name=stream.link.name)
 
     # Levels ---------------------------------------------------------------------------------------
 

@@ -22,11 +22,19 @@ from busnode.node.durable_positions import (
     flatten,
     topic_of,
 )
+from busnode.node.event_kinds import (
+    EXPIRED,
+    HOUSE_TROUBLE,
+    NODE_LEAVING,
+    NODE_READY,
+    REFUSED,
+)
+from busnode.node.events import TOPIC as EVENTS
+from busnode.node.events import Events
 from busnode.node.http import HttpServer
 from busnode.node.identity import find_name
 from busnode.node.incarnation import Incarnations
 from busnode.node.listeners import Listeners, open_listeners
-from busnode.node.logs import fields
 from busnode.node.mirroring import Mirroring
 from busnode.node.ownership import Ownership
 from busnode.node.pages import pages
@@ -67,6 +75,9 @@ logger = logging.getLogger(__name__)
 
 RETENTION_EVERY_S: Final = 60.0
 
+PERSISTENT: Final = Flags.PERSISTENT | Flags.LOCAL
+"""How the node keeps messages of its own."""
+
 CLIENTS_BEFORE_YIELD: Final = 100
 """Clients that are told of other nodes before others have their turn."""
 
@@ -100,6 +111,8 @@ class RunningNode:
         broker_id = world.entropy.broker_id()
         store.begin(broker_id)  # durable before anything can be acked under it
         self.router = Router(store, broker_id)
+        self.events = Events(world.clock, name, broker_id, self._publish_event)
+        tell = self.events.tell
         self.receipts = Receipts()
         self.producers = Producers()
         self.producers.load(store.logs())
@@ -107,12 +120,12 @@ class RunningNode:
         assert config.data is not None
         self.ownership = Ownership(keeps, config.data, store)
         self.ownership.add(broker_id)
-        self.committer = Committer(store, self.receipts, self.router)
+        self.committer = Committer(store, self.receipts, self.router, tell)
         self.publishing = Publishing(
             broker_id, self.router, self.producers, self.receipts, self.committer
         )
         self.incarnations = Incarnations(
-            world, store, self.router, self.publishing, self.ownership.add, self._begun
+            world, store, self.router, self.publishing, self.ownership.add, self._begun, tell
         )
         self.committer.on_lost = self.incarnations.lost
         self.durable = DurablePositions()
@@ -121,25 +134,27 @@ class RunningNode:
             store, world.clock, broker_id, config.mirrors, config.mirror,
             self.ownership.mirrored_by, config.retain_s,
             None if config.catchup_rate is None else Throttle(config.catchup_rate),
+            tell,
         )  # fmt: skip
         self.mirroring.on_safe = self.receipts.settle
         self.receipts.safe = self.mirroring.safe
         self.publishing.mirrors = self.mirroring
         self.publishing.require_mirror = config.require_mirror
         self.copies = Copies(
-            store, self.router, self.producers, self.committer, self.ownership, world.clock
+            store, self.router, self.producers, self.committer, self.ownership, world.clock, tell
         )
         self.committer.on_committed = self._committed
         self.peers = Peers(
             world, config, name, broker_id, store, self.router, self.publishing, self.bidding,
             world.network.reachable_at(listeners.client.address), listeners.peer,
-            self.ownership, self.mirroring, self.copies,
+            self.ownership, self.mirroring, self.copies, tell,
         )  # fmt: skip
         self.subscriptions = self.peers.subscriptions = Subscriptions(
-            self.router, self.durable, world, config, self.peers
+            self.router, self.durable, world, config, self.peers, tell
         )
-        self.bidding.answer("/$sys/status", lambda _: answer_status(self))
+        self.bidding.answer("/$sys/status", lambda payload: answer_status(self, payload))
         self.bidding.answer("/$sys/topics", lambda payload: answer_topics(self, payload))
+        self.bidding.answer(EVENTS, self.events.answer)
         self.sessions: dict[ClientNo, ClientSession] = {}
         self.departed = Traffic()
         self.serving = False
@@ -164,6 +179,7 @@ class RunningNode:
 
     async def serve_clients(self) -> None:
         self.serving = True
+        self.events.tell(NODE_READY, client=self.address, broker_id=self.broker_id.hex())
         async with trio.open_nursery() as nursery:
             while True:
                 try:
@@ -173,7 +189,10 @@ class RunningNode:
                         await trio.sleep_forever()  # until those who are here have left
                     raise
                 if len(self.sessions) >= self.config.clients_max or self.draining:
-                    _turn_away(stream, self._no_more())
+                    error = self._no_more()
+                    if not self.draining:
+                        self.events.tell(REFUSED, client=stream.peer, why=error)
+                    _turn_away(stream, error)
                     continue
                 client_no = ClientNo(self._next_client_no)
                 self._next_client_no += 1
@@ -256,6 +275,9 @@ class RunningNode:
     def reply(self, session: ClientSession, message: Reply) -> None:
         self.bidding.reply(session, message)
 
+    def broke_off(self, session: ClientSession, error: BusnodeError) -> None:
+        self.events.tell(REFUSED, client=f"{session.who} at {session.peer}", why=error)
+
     def _committed(self, logs: list[Log]) -> None:
         moved = self.copies.committed(logs)
         if moved:
@@ -285,16 +307,20 @@ class RunningNode:
 
     def _keep(self, name: str, registration: Registration) -> None:
         payload = encode_registration(registration)
-        self._publish_own(topic_of(name), payload, registration.saved_us)
+        self._publish_own(topic_of(name), payload, registration.saved_us, PERSISTENT)
         self.durable.learn(name, registration)
 
-    def _publish_own(self, topic: Topic, payload: bytes, utc_us: int) -> None:
-        """Append a message of the system's own to its log."""
+    def _publish_event(self, topic: Topic, payload: bytes, utc_us: int) -> None:
+        self._publish_own(topic, payload, utc_us, Flags.GLOBAL)
+        self.publishing.flush()
+
+    def _publish_own(self, topic: Topic, payload: bytes, utc_us: int, flags: Flags) -> None:
+        """Publish a message of the system's own."""
         frame = encode_batch_frame(
             topic=topic.encode(),
             body=encode_columns(Columns([payload])),
             count=1,
-            flags=Flags.PERSISTENT | Flags.LOCAL,
+            flags=flags,
             utc_us=utc_us,
             producer_id=0,
             producer_seq=0,
@@ -345,20 +371,26 @@ class RunningNode:
             await self.world.clock.sleep(RETENTION_EVERY_S)
             try:
                 for expired in self.store.expire(self.rules()):
-                    logger.info("expired: %s", expired)
+                    self.events.tell(
+                        EXPIRED, log=expired.log_id, first_no=expired.first_no,
+                        last_no=expired.last_no, bytes=expired.size_bytes, why=expired.reason,
+                    )  # fmt: skip
                 self.router.forget_gone()
                 if self.world.clock.monotonic() - renewed_at > self.config.retain_s / 4:
                     self.keep_positions()
                     renewed_at = self.world.clock.monotonic()
             except (BusnodeError, OSError) as error:
                 # What could not be dropped or renewed now is so the next time.
-                logger.error("housekeeping failed", extra=fields(error=error))
+                self.events.tell(HOUSE_TROUBLE, error=error)
 
     async def drain(self) -> None:
         """Take no more clients, send those there are elsewhere, and commit what is pending.
 
         A second call waits for the same end.
         """
+        if not self.draining:
+            self.events.tell(NODE_LEAVING, clients=len(self.sessions))
+            self.events.publish()  # while there is somebody to hear of it
         self.draining = True
         if self._drained_by is None:
             self._drained_by = trio.current_time() + self.config.drain_timeout_s
@@ -407,6 +439,7 @@ async def start_node(
                 nursery.start_soon(node.committer.run)
                 nursery.start_soon(node.incarnations.run)
                 nursery.start_soon(node.bidding.run)
+                nursery.start_soon(node.events.run)
                 nursery.start_soon(node.keep_house)
                 nursery.start_soon(node.serve_clients)
                 nursery.start_soon(node.keep_directory)

@@ -14,11 +14,21 @@ import trio
 from busnode.cluster.interests import Interests
 from busnode.cluster.membership import Membership
 from busnode.cluster.mesh import Member, Mesh, MissingLink
+from busnode.cluster.mesh_watch import MeshWatch
 from busnode.node.bidding import Bidding
 from busnode.node.config import PEER_PORT, NodeConfig
 from busnode.node.copies import Copies
 from busnode.node.dialling import Dialling
 from busnode.node.durable_positions import Registration, flatten
+from busnode.node.event_kinds import (
+    LINK_ENDED,
+    LINK_HEALED,
+    LINK_LOST,
+    LINK_MADE,
+    LINK_MISSING,
+    NAME_TAKEN,
+)
+from busnode.node.events import Tell
 from busnode.node.local_copies import LocalCopies
 from busnode.node.logs import fields
 from busnode.node.mirroring import RESUME_EVERY_S, WATCH_EVERY_S, Mirroring
@@ -78,6 +88,9 @@ SESSIONS_MAX: Final = 1024
 COPIES_TOLD_EVERY_S: Final = 0.1
 """How far behind the news of a copy may be: what a consumer waits for when an origin dies."""
 
+LOOK_EVERY_S: Final = 1.0
+"""How often it is looked which links are missing."""
+
 SWEEP_S: Final = 30.0
 STEPS_BEFORE_YIELD: Final = 200
 
@@ -103,13 +116,15 @@ class Peers:
         ownership: Ownership,
         mirroring: Mirroring,
         copies: Copies,
+        tell: Tell,
     ) -> None:
+        self._tell_of = tell
         self.copies = copies
         self.local = LocalCopies(self.fetch_elsewhere)
         self.repairing = Repairing(
             store, world.clock, broker_id, config.mirrors + 1, config.repair_after_s,
             mirroring.throttle, lambda: publishing.broker_id,
-            lambda broker_id: ownership.retain_s.get(broker_id, config.retain_s),
+            lambda broker_id: ownership.retain_s.get(broker_id, config.retain_s), tell,
         )  # fmt: skip
         self._ownership = ownership
         self.mirroring = mirroring
@@ -166,6 +181,7 @@ class Peers:
                 nursery.start_soon(self.tell_of_copies)
                 nursery.start_soon(self.watch_mirrors)
                 nursery.start_soon(self.repairing.run)
+                nursery.start_soon(self.watch_mesh)
 
     # For subscriptions ----------------------------------------------------------------------------
 
@@ -391,6 +407,17 @@ class Peers:
                 self.mirroring.watch()
                 watch_at = clock.monotonic() + WATCH_EVERY_S
 
+    async def watch_mesh(self) -> None:
+        """Tell of links that stay missing, and when each is back."""
+        watch = MeshWatch()
+        while True:
+            await self._world.clock.sleep(LOOK_EVERY_S)
+            changed = watch.look(self.missing_links(), self._world.clock.monotonic())
+            for link in changed.missing:
+                self._tell_of(LINK_MISSING, **link._asdict())
+            for link in changed.healed:
+                self._tell_of(LINK_HEALED, **link._asdict())
+
     def members_seen(self, broker_id: BrokerId, name: str, message: MembersSeen) -> None:
         """A node tells whom it has a link to: those that we do not know are dialled."""
         self.mesh.report(
@@ -497,14 +524,12 @@ class Peers:
         if any(other.name == link.name for other in self.links.values() if other is not link) or (
             link.name == self.me.name
         ):
-            logger.warning(
-                "two nodes have the same name", extra=fields(name=link.name, address=link.peer)
-            )
+            self._tell_of(NAME_TAKEN, name=link.name, address=link.peer)
+        who = {"name": link.name, "broker_id": link.broker_id.hex(), "address": link.peer}
+        self._tell_of(LINK_MADE, **who)
         self.bidding.join(link)
         self.mirroring.linked(link)
         self.repairing.linked(link)
-        facts = fields(name=link.name, broker_id=link.broker_id.hex(), address=link.peer)
-        logger.info("linked", extra=facts)
         self._something_changed()
 
     async def tell_everything(self, link: PeerLink) -> None:
@@ -517,14 +542,14 @@ class Peers:
     def unlinked(self, link: PeerLink) -> None:
         self.links_lost += 1
         del self.links[link.broker_id]
+        kind = LINK_ENDED if link.said_goodbye else LINK_LOST
+        self._tell_of(kind, name=link.name, goodbye=link.said_goodbye)
         self._forget_report(link.broker_id)
         self.bidding.leave(link)
         self.mirroring.unlinked(link)
         self.repairing.unlinked(link)
         self.logs.lost(link)
         link.forget()
-        facts = fields(name=link.name, goodbye=link.said_goodbye)
-        logger.info("link lost", extra=facts)
         self._something_changed()
 
     def _forget_report(self, broker_id: BrokerId) -> None:

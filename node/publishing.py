@@ -102,6 +102,7 @@ class Publishing:
         if run.flags & Flags.PERSISTENT:
             self._store(publisher, view, run, route)
         else:
+            self.messages_live += 0 if system else run.count
             self._offer(view, run, route)
 
     def begin(self, broker_id: BrokerId) -> None:
@@ -123,7 +124,6 @@ class Publishing:
                 listener.pump()
 
     def _offer(self, view: memoryview, run: Run, route: Route) -> None:
-        self.messages_live += run.count
         if run.flags & Flags.LOCAL:
             self._offer_to(route.clients, view, run)
         if route.groups:

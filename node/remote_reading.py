@@ -161,6 +161,8 @@ class RemoteReading:
         if cursor.arrived(first_no, last_no, has_room):
             self.subscription.hand_over(handed)
         elif cursor.wants():
+            if self.subscription.opened and not has_room and first_no <= cursor.next_no:
+                self.subscription.witness.slow("moved back to replay")
             self._fetch(log_id, cursor)
 
     def placed(self, log_id: LogId, after_no: int) -> None:

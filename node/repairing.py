@@ -1,22 +1,21 @@
 """Copies that are missing are made again: nodes tell what they hold, and whoever should, sends."""
 
-import logging
 from collections.abc import Callable
 from typing import Final
 
 import trio
 
-from busnode.node.logs import fields
+from busnode.node.event_kinds import REPAIR_BEGUN, REPAIR_DONE, REPAIR_STOPPED
+from busnode.node.events import Tell, log_only
 from busnode.node.mirroring import MirrorStream
 from busnode.node.peer_link import PeerLink
+from busnode.replication.mirror_progress import SILENT_S
 from busnode.replication.repair import Held, Patience, Push, plan_repairs
 from busnode.replication.throttle import Throttle
 from busnode.segments.store import Store
 from busnode.wire.control import HoldingsTold, Mirrored
 from busnode.wire.ids import BrokerId
 from busnode.world.clock import Clock
-
-logger = logging.getLogger(__name__)
 
 LOOK_EVERY_S: Final = 2.0
 STEPS_BEFORE_YIELD: Final = 500
@@ -40,11 +39,13 @@ class Repairing:
         throttle: Throttle | None,
         current: Callable[[], BrokerId],
         retain_s: Callable[[BrokerId], float],
+        tell: Tell = log_only,
     ) -> None:
         """`copies` are wanted in all, the origin's own included. `current` is the incarnation that
         this node writes now. `retain_s` tells how long an incarnation's logs are kept."""
         self._current = current
         self._retain_s = retain_s
+        self._tell = tell
         self._throttle = throttle
         self.streams: dict[Push, MirrorStream] = {}
         self.repaired = 0
@@ -68,7 +69,7 @@ class Repairing:
     def unlinked(self, link: PeerLink) -> None:
         del self._links[link.broker_id]
         for push in [each for each in self.streams if each.target == link.broker_id]:
-            self._end(push)
+            self._stop(push, "the link to it is gone")
         for push in [each for each in self._made if each.target == link.broker_id]:
             del self._made[push]
 
@@ -90,7 +91,7 @@ class Repairing:
         stream.answered(message)
         if stream.progress.in_force:
             self.repaired += 1
-            logger.info("copy made", extra=fields(of=message.broker_id.hex(), at=link.name))
+            self._tell(REPAIR_DONE, of=message.broker_id.hex(), at=link.name)
             self._made[push] = self._holdings[self._me][push.broker_id]
             self._end(push)
 
@@ -104,7 +105,7 @@ class Repairing:
     def refused(self, link: PeerLink) -> None:
         """A node does not take what it was offered: it is tried again in its time."""
         for push in [each for each in self.streams if each.target == link.broker_id]:
-            self._end(push)
+            self._stop(push, "it refuses")
 
     async def run(self) -> None:
         while True:
@@ -134,7 +135,7 @@ class Repairing:
     def _look(self) -> None:
         now = self._clock.monotonic()
         for push in [p for p, stream in self.streams.items() if stream.progress.is_silent(now)]:
-            self._end(push)
+            self._stop(push, f"silent for {SILENT_S:g} s")
         live = {self._me, *self._links}
         holdings = {node: held for node, held in self._holdings.items() if node in live}
         written = {*live, self._current(), *self._written.values()}
@@ -147,7 +148,7 @@ class Repairing:
         for push in self._patience.due(pushes, now):
             link = self._links.get(push.target)
             if link is not None and push not in self.streams and len(self.streams) < PUSHES_MAX:
-                logger.info("making a copy", extra=fields(of=push.broker_id.hex(), at=link.name))
+                self._tell(REPAIR_BEGUN, of=push.broker_id.hex(), at=link.name)
                 self.streams[push] = MirrorStream(
                     link, push.broker_id, self._store, self._clock,
                     self._retain_s(push.broker_id), self._throttle,
@@ -157,6 +158,11 @@ class Repairing:
         """As that of mirrors."""
         pausing = [stream.resume() for stream in self.streams.values()]  # all of them, each time
         return any(pausing)
+
+    def _stop(self, push: Push, why: str) -> None:
+        at = self.streams[push].link.name
+        self._tell(REPAIR_STOPPED, of=push.broker_id.hex(), at=at, why=why)
+        self._end(push)
 
     def _end(self, push: Push) -> None:
         stream = self.streams.pop(push)

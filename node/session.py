@@ -84,6 +84,10 @@ class Home(Protocol):
 
     def reply(self, session: "ClientSession", message: Reply) -> None: ...
 
+    def broke_off(self, session: "ClientSession", error: BusnodeError) -> None:
+        """The session ends because of what the client has sent."""
+        ...
+
 
 class ClientSession(Conversation):
     """The node's side of one client connection. The node runs it and closes it."""
@@ -121,6 +125,10 @@ class ClientSession(Conversation):
     def refuse(self, error: BusnodeError, refused: FrameType, about: int) -> None:
         """Say that one request is refused; the session goes on."""
         self.send(encode_refusal(error, refused, about))
+
+    def _complain(self, error: BusnodeError) -> None:
+        self._home.broke_off(self, error)
+        super()._complain(error)
 
     def tell_nodes(self, nodes: list[str]) -> None:
         """Tell the client where else it could go."""

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 ROWS_MAX: Final = 1000
 """Clients, subscriptions, logs and flaws, each."""
 
+PEERS_MIN: Final = 60
+"""Other nodes that a status has however short it is to be: who asks all nodes finds them there."""
+
 LOGS_EXAMINED_MAX: Final = 10_000
 """Logs whose sizes are compared, and places in logs that are added up: 15 ms."""
 
@@ -52,7 +55,7 @@ def unready(node: "RunningNode") -> str | None:
 def status(node: "RunningNode", rows_max: int = ROWS_MAX) -> Status:
     """All of it; lists are cut to `rows_max`, with the whole number beside them."""
     publishing = node.publishing
-    examined = list(islice(node.store.logs(), LOGS_EXAMINED_MAX))
+    examined = list(islice(node.store.logs(), LOGS_EXAMINED_MAX)) if rows_max else []
     logs = nlargest(rows_max, examined, key=_size_bytes)
     flaws = node.store.flaws()
     reason = unready(node)
@@ -78,7 +81,7 @@ def status(node: "RunningNode", rows_max: int = ROWS_MAX) -> Status:
             "messages_forwarded": publishing.messages_forwarded,
             "messages_from_peers": publishing.messages_from_peers,
         },
-        "cluster": cluster_status(node.peers, node.world, rows_max),
+        "cluster": cluster_status(node.peers, node.world, max(rows_max, PEERS_MIN)),
         "requests_under_way": len(node.bidding.requests),
         "providers": node.bidding.requests.providers,
         "durable_names": len(node.durable),
@@ -173,9 +176,15 @@ def why_idle(session: "ClientSession", subscription: "Subscription") -> str:
 # As answers of the system -------------------------------------------------------------------------
 
 
-def answer_status(node: "RunningNode") -> Status:
-    """The status, with lists short enough for one reply."""
-    rows_max = ROWS_MAX
+def answer_status(node: "RunningNode", payload: bytes = b"") -> Status:
+    """The status, with lists short enough for one reply, and no longer than `rows` if that is
+    asked for. Refused for a payload that makes no sense."""
+    shape = 'expected {"rows": 1000} or nothing'
+    given = _given(payload, shape)
+    rows_max = given.pop("rows", ROWS_MAX)
+    if given or not isinstance(rows_max, int) or rows_max < 0:
+        raise Refused(f"the payload has something that makes no sense; {shape}")
+    rows_max = min(rows_max, ROWS_MAX)
     while True:
         found = status(node, rows_max)
         if rows_max == 0 or len(json.dumps(found)) <= ANSWER_BYTES_MAX:
@@ -217,14 +226,7 @@ def _topic(topic: str, logs: Iterator["Log"]) -> Status:
 
 def _paging(payload: bytes) -> tuple[Pattern, int, int]:
     shape = 'expected {"pattern": "/orders/*", "offset": 0, "limit": 100} or a part of it'
-    try:
-        given: Any = json.loads(payload or b"{}")
-    except (ValueError, RecursionError) as error:
-        raise Refused(f"the payload is no JSON; {shape}") from error
-    if not isinstance(given, dict):
-        raise Refused(f"the payload is no JSON object; {shape}")
-    asked: Status = {"pattern": "/*", "offset": 0, "limit": ROWS_MAX}
-    asked |= given
+    asked: Status = {"pattern": "/*", "offset": 0, "limit": ROWS_MAX, **_given(payload, shape)}
     match asked:
         case {"pattern": str(pattern), "offset": int(offset), "limit": int(limit)}:
             if len(asked) == 3 and 0 <= offset < 2**63 and limit > 0:
@@ -232,3 +234,15 @@ def _paging(payload: bytes) -> tuple[Pattern, int, int]:
         case _:
             pass
     raise Refused(f"the payload has something that makes no sense; {shape}")
+
+
+def _given(payload: bytes, shape: str) -> Status:
+    try:
+        given: Any = json.loads(payload or b"{}")
+    except (ValueError, RecursionError) as error:
+        raise Refused(f"the payload is no JSON; {shape}") from error
+    found: Status = {}
+    if not isinstance(given, dict):
+        raise Refused(f"the payload is no JSON object; {shape}")
+    found |= given
+    return found

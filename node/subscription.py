@@ -47,6 +47,16 @@ class Handed(NamedTuple):
     """Whether the log belongs to another node."""
 
 
+class Witness:
+    """Hears what a consumer should not have to go through. This one does nothing about it."""
+
+    def gap(self, log_id: LogId, first_no: int, last_no: int, reason: str) -> None:
+        """It was told that it cannot have a range."""
+
+    def slow(self, what: str) -> None:
+        """It does not keep up."""
+
+
 class LogCursor:
     """A subscription's place in one log."""
 
@@ -96,6 +106,7 @@ class Subscription:
         self._turn = 0
         self.refill: Callable[[], None] = _nothing
         """Ask for more to be handed over, when it has sent what it was handed."""
+        self.witness = Witness()
         self.opened = False
         """Nothing is sent before the client knows its position."""
 
@@ -127,6 +138,8 @@ class Subscription:
         self._wake()
 
     def _drop_oldest(self) -> None:
+        if not self._dropped:
+            self.witness.slow("messages that are not persistent are dropped")
         oldest, lost = self._live.popleft()
         self._queue(live=-len(oldest))
         self._dropped += lost
@@ -201,6 +214,7 @@ class Subscription:
 
     def report(self, log_id: LogId, first_no: int, last_no: int, reason: str) -> None:
         """A hole that was met by who hands records to it."""
+        self.witness.gap(log_id, first_no, last_no, reason)
         gap = Gap(self.number, *log_id, first_no, last_no, reason)
         self._outgoing.send(encode_control(gap))
 
@@ -329,6 +343,7 @@ class Subscription:
 
     def _gap(self, cursor: LogCursor, hole: Hole) -> Piece:
         log_id = cursor.log.log_id
+        self.witness.gap(log_id, hole.first_no, hole.last_no, hole.reason)
         gap = Gap(
             self.number, log_id.broker_id, log_id.topic, hole.first_no, hole.last_no, hole.reason
         )

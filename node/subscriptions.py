@@ -14,17 +14,19 @@ from busnode.node.durable_positions import (
     nest,
     topic_of,
 )
+from busnode.node.event_kinds import GAP, SLOW
+from busnode.node.events import Tell, log_only
 from busnode.node.queue_group import QueueGroup
 from busnode.node.remote_reading import Fetcher, RemoteReading
 from busnode.node.router import Listener, Router
 from busnode.node.session import ClientSession
-from busnode.node.subscription import Subscription
+from busnode.node.subscription import Subscription, Witness
 from busnode.segments.store import Log
 from busnode.wire.control import Credit, Gap, Subscribe, Subscribed, encode_control
 from busnode.wire.errors import FrameTooLarge, LimitReached, Refused, Unavailable
 from busnode.wire.fields import U64_MAX
-from busnode.wire.ids import BrokerId, LogId, MsgNo, Pattern
-from busnode.wire.topics import check_pattern, matches
+from busnode.wire.ids import BrokerId, LogId, MsgNo, Pattern, Topic
+from busnode.wire.topics import check_pattern, is_system, matches
 from busnode.world.world import World
 
 RETRY_S: Final = 1.0
@@ -46,6 +48,22 @@ STEPS_BY_TIME: Final = 20
 PLACING_S: Final = 2.0
 """How long other nodes may take to find a moment in their logs. What they have not found by then
 comes up late."""
+
+
+class TellingWitness(Witness):
+    """Makes events of what one client goes through."""
+
+    def __init__(self, tell: Tell, client: str, pattern: Pattern) -> None:
+        self._tell = tell
+        self._client = client
+        self._pattern = pattern
+
+    def gap(self, log_id: LogId, first_no: int, last_no: int, reason: str) -> None:
+        numbers = {"first_no": first_no, "last_no": last_no or None}
+        self._tell(GAP, client=self._client, log=log_id, **numbers, why=reason)
+
+    def slow(self, what: str) -> None:
+        self._tell(SLOW, client=self._client, pattern=self._pattern, what=what)
 
 
 class Cluster(Fetcher, Protocol):
@@ -86,7 +104,9 @@ class Subscriptions:
         world: World,
         config: NodeConfig,
         cluster: Cluster,
+        tell: Tell = log_only,
     ) -> None:
+        self._tell = tell
         self._router = router
         self._cluster = cluster
         self._clock = world.clock
@@ -126,6 +146,8 @@ class Subscriptions:
             message.credit_bytes,
             message.durable,
         )
+        if not is_system(pattern):  # who listens to events and is slow makes no more of them
+            subscription.witness = TellingWitness(self._tell, session.who, pattern)
         if message.queue is None:
             try:
                 position = await self._take_up(subscription, message, mine)
@@ -148,6 +170,8 @@ class Subscriptions:
         session.send(subscribed)
         for count, gap in enumerate(self._unknown(subscription, position)):
             session.send(encode_control(gap))
+            log_id = LogId(gap.broker_id, Topic(gap.topic))
+            subscription.witness.gap(log_id, gap.first_no, gap.last_no, gap.reason)
             if count % STEPS_BEFORE_YIELD == STEPS_BEFORE_YIELD - 1:
                 await trio.lowlevel.checkpoint()
         subscription.open()

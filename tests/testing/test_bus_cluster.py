@@ -225,7 +225,7 @@ def test_a_node_that_runs_is_restarted_in_good_order(bus_cluster: BusCluster) ->
 def test_who_is_killed_says_no_goodbye(
     bus_cluster: BusCluster, caplog: pytest.LogCaptureFixture, how: str
 ) -> None:
-    with caplog.at_level("INFO", "busnode.node.peers"):
+    with caplog.at_level("INFO", "busnode.node.events"):
         getattr(bus_cluster, how)(bus_cluster.nodes[0])
     goodbyes = [
         vars(record)["busnode_fields"]["goodbye"]
