@@ -110,6 +110,14 @@ class Consumer(ABC):
         self._granted -= self._left
         self._left = self._undone = 0
 
+    def _finish_current(self) -> None:
+        """Nothing more will be asked for: the batch in hand is finished if all of it is done."""
+        done = self._granted - self._left - self._undone
+        if self._current is not None and done == self._size:
+            self._inbox.finish(self._current)
+            self._current = None
+            self._size = self._granted = 0
+
     def worked_off(self, messages: int) -> None:
         """So many messages of the batch that was handed out last are done."""
         self._undone = self._size - messages

@@ -260,9 +260,9 @@ class Inbox:
 
     # Credit ---------------------------------------------------------------------------------------
 
-    def credit_to_return(self) -> int:
-        """What to give back to the node now: nothing until it is worth a frame."""
-        if self._returnable_bytes * 4 < self.credit_bytes:
+    def credit_to_return(self, *, soon: bool = False) -> int:
+        """What to give back to the node now: nothing until it is worth a frame, or all `soon`."""
+        if self._returnable_bytes * 4 < self.credit_bytes and not soon:
             return 0
         returned, self._returnable_bytes = self._returnable_bytes, 0
         return returned

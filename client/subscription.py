@@ -2,7 +2,7 @@
 
 import logging
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 import anyio.abc
 
@@ -21,6 +21,9 @@ from busnode.wire.runs import Run
 from busnode.world.clock import Clock
 
 logger = logging.getLogger("busnode.client")
+
+RETURN_EVERY_S: Final = 0.1
+"""How often a busy member of a queue group says what it is done with."""
 
 
 class Host(Protocol):
@@ -89,6 +92,7 @@ class Subscription(Consumer):
             self._keeper = Keeper(host, self, store, durable=durable is not None)
         self._last_hole = ""
         self._holes = 0
+        self._returned_at = 0.0
 
     # Beginning and end ----------------------------------------------------------------------------
 
@@ -110,6 +114,9 @@ class Subscription(Consumer):
         return self
 
     async def __aexit__(self, *args: object) -> None:
+        if self._queue is not None:
+            self._finish_current()
+            self._return_credit(soon=True)  # or others would get again what is done
         try:
             if self._keeper is not None:
                 await self._keeper.close()
@@ -188,10 +195,21 @@ class Subscription(Consumer):
             self._last_hole = hole
             self._host.subscribe(self)
 
-    def _return_credit(self) -> None:
-        credit_bytes = self._inbox.credit_to_return()
+    def _return_credit(self, *, soon: bool = False) -> None:
+        credit_bytes = self._inbox.credit_to_return(soon=soon or self._is_due())
         if credit_bytes and self._begun:
             self._host.send(Credit(self.number, credit_bytes))
+
+    def _is_due(self) -> bool:
+        """In a queue group credit also says what is done: others get what is not, should we die. So
+        it is given back at once by who has nothing more to do, and now and then by who is busy."""
+        if self._queue is None:
+            return False
+        now = self._host.clock.monotonic()
+        if self._inbox.entries and now - self._returned_at < RETURN_EVERY_S:
+            return False
+        self._returned_at = now
+        return True
 
     def _check(self, *, waiting: bool) -> None:
         if self._keeper is not None:

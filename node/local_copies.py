@@ -7,10 +7,10 @@ from typing import Final, NamedTuple
 
 import trio
 
+from busnode.node.handed import Handed
 from busnode.node.peer_link import PeerLink
 from busnode.node.queue_group import read_range
 from busnode.node.remote_reading import RemoteReading
-from busnode.node.subscription import Handed
 from busnode.segments.damage import Hole
 from busnode.segments.store import Cold, Log, Range
 from busnode.wire.frames import read_header

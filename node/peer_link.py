@@ -8,8 +8,8 @@ import trio
 
 from busnode.node.bidding import Bidding
 from busnode.node.conversation import Conversation
+from busnode.node.handed import Handed
 from busnode.node.remote_reading import RemoteReading
-from busnode.node.subscription import Handed
 from busnode.wire.control import (
     Ask,
     Chunk,
@@ -19,6 +19,7 @@ from busnode.wire.control import (
     Error,
     ExtentsHeld,
     FindRegistration,
+    Finished,
     Gap,
     Goodbye,
     Interest,
@@ -348,8 +349,13 @@ class PeerLink(Conversation):
             case _:
                 assert isinstance(message, Pong), message  # the table lets no other by
 
+    def finished(self, interest: int, log_id: LogId, first_no: int) -> None:
+        """A member of a queue group is done with records that the other node has sent."""
+        if self._session.state is State.OPEN:
+            self.send(encode_trusted(Finished, interest, *log_id, first_no))
+
     def return_credit(self, interest: int, size_bytes: int) -> None:
-        """Members of a queue group have taken so much."""
+        """Members of a queue group were given so much that is not persistent."""
         if self._session.state is State.OPEN:
             self.send(encode_trusted(Credit, interest, size_bytes))
 

@@ -29,6 +29,7 @@ from busnode.wire.control import (
     Error,
     ExtentsHeld,
     FindRegistration,
+    Finished,
     Goodbye,
     HoldingsTold,
     Interest,
@@ -48,7 +49,7 @@ from busnode.wire.control import (
 from busnode.wire.errors import BadFrame, LimitReached, Refused, StorageError
 from busnode.wire.fields import U64_MAX
 from busnode.wire.frames import FrameType
-from busnode.wire.ids import BrokerId, ClientNo, Pattern
+from busnode.wire.ids import BrokerId, ClientNo, LogId, Pattern, Topic
 from busnode.wire.reader import FrameReader, Runs
 from busnode.wire.sessions import PEER_TABLE, Session, Side, State
 from busnode.wire.topics import check_pattern
@@ -214,6 +215,11 @@ class PeerSession(Conversation):
                 member = self._members.get(message.subscription)
                 if member is not None:
                     host.subscriptions.credit_peer(member, message.credit_bytes)
+            case Finished():
+                member = self._members.get(message.interest)
+                if member is not None:
+                    log_id = LogId(message.broker_id, Topic(message.topic))
+                    host.subscriptions.finished_by_peer(member, log_id, message.first_no)
             case Replay():
                 self._replay(message)
             case Bid():

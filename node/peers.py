@@ -7,6 +7,7 @@ Between two nodes there are two links, one for each direction: on the one that w
 import logging
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 import trio
@@ -29,6 +30,7 @@ from busnode.node.event_kinds import (
     NAME_TAKEN,
 )
 from busnode.node.events import Tell
+from busnode.node.handed import Handed
 from busnode.node.local_copies import LocalCopies
 from busnode.node.logs import fields
 from busnode.node.mirroring import RESUME_EVERY_S, WATCH_EVERY_S, Mirroring
@@ -40,7 +42,6 @@ from busnode.node.remote_logs import RemoteLogs
 from busnode.node.remote_reading import RemoteReading
 from busnode.node.repairing import Repairing
 from busnode.node.router import Router
-from busnode.node.subscription import Handed
 from busnode.node.subscriptions import Subscriptions
 from busnode.replication.remote_cursor import PIECE_BYTES
 from busnode.segments.store import Log, Store
@@ -315,16 +316,13 @@ class Peers:
         found = self.interests.queue_of(interest)
         group = None if found is None else self.subscriptions.group(*found)
         if group is None or not group.has_clients:
-            # It was on its way when the last member left.
-            logger.warning(
-                "messages for a queue group without members", extra=fields(link=link.who)
-            )
-            return
+            return  # the last member has left; the other node hears of it and chooses again
         if handed is None:
             group.offer_forwarded(batches)
             link.return_credit(interest, len(batches))
         else:
-            group.hand_forwarded(handed, lambda size: link.return_credit(interest, size))
+            finished = partial(link.finished, interest, handed.log_id, handed.first_no)
+            group.hand_forwarded(handed._replace(done=finished))
         group.pump()
 
     def gap_of_queue(self, interest: int, gap: Gap) -> None:

@@ -1,20 +1,17 @@
 """A queue group: several members, of whom exactly one gets each batch."""
 
-import logging
 from collections import deque
-from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-from busnode.node.logs import fields
-from busnode.node.subscription import PIECE_BYTES, Handed, LogCursor, Subscription
+from busnode.node.handed import Handed
+from busnode.node.subscription import PIECE_BYTES, LogCursor, Subscription
+from busnode.node.unfinished import Unfinished
 from busnode.segments.damage import Hole
 from busnode.segments.store import Cold, Log, Range
 from busnode.wire.frames import HEADER_BYTES, TRANSPORT_AT, Flags, Transport, read_header
 from busnode.wire.ids import LogId, Pattern
 from busnode.world.entropy import Entropy
-
-logger = logging.getLogger(__name__)
 
 
 class QueueGroup:
@@ -39,8 +36,8 @@ class QueueGroup:
         """Those whose next range is being fetched from the disk, over a member's connection."""
         self._held: deque[Handed] = deque()
         """Records read from a log that no member had credit for."""
-        self._forwarded: deque[tuple[Handed, Callable[[int], None]]] = deque()
-        """Records that another node has sent, with whom to give the credit back to."""
+        self._forwarded: deque[Handed] = deque()
+        """Records that another node has sent, which hears when a member is done with them."""
 
     @property
     def has_clients(self) -> bool:
@@ -87,9 +84,9 @@ class QueueGroup:
                 batch.data, batch.count
             )
 
-    def hand_forwarded(self, handed: Handed, give_back: Callable[[int], None]) -> None:
-        """Another node has chosen this one for records of its log; `give_back` returns credit."""
-        self._forwarded.append((handed, give_back))
+    def hand_forwarded(self, handed: Handed) -> None:
+        """Another node has chosen this one for records of its log."""
+        self._forwarded.append(handed)
         self._distribute_forwarded()
 
     def report_forwarded(self, log_id: LogId, first_no: int, last_no: int, reason: str) -> None:
@@ -101,10 +98,8 @@ class QueueGroup:
     def _distribute_forwarded(self) -> None:
         able = [member for member in self._able() if not member.is_peer]
         while able and self._forwarded:
-            handed, give_back = self._forwarded.popleft()
             chosen = self._choose(able)
-            chosen.hand_over(handed)
-            give_back(len(handed.data))
+            chosen.hand_over(self._forwarded.popleft())
             if not chosen.has_room():
                 able.remove(chosen)
 
@@ -112,11 +107,12 @@ class QueueGroup:
 
     def join(self, member: Subscription) -> None:
         self.members.append(member)
+        member.unfinished = Unfinished()
         member.refill = partial(self._serve, member)
         self._distribute()
 
     def leave(self, member: Subscription) -> None:
-        """What it has not sent goes to the others."""
+        """What it has not sent, and what its client was not done with, goes to the others."""
         self.members.remove(member)
         unfetched = [each for each, fetcher in self._fetching.items() if fetcher is member]
         for cursor in unfetched:
@@ -124,12 +120,10 @@ class QueueGroup:
             self._ready.append(cursor)
         handed, live = member.give_back()
         self._held.extendleft(each for each in reversed(handed) if not each.is_remote)
-        again = [(each, _no_credit) for each in handed if each.is_remote]
-        self._forwarded.extendleft(reversed(again))
-        if self._forwarded and not self.has_clients:
-            # Another node chose us for them, and what has made its hop goes no further.
-            facts = fields(queue=self.name, batches=len(self._forwarded))
-            logger.warning("the last member left before it got its messages", extra=facts)
+        self._forwarded.extendleft(each for each in reversed(handed) if each.is_remote)
+        if not self.has_clients:
+            # What has made its hop goes no further. The node that chose us hears that nobody is
+            # left here, and gives all that we have not finished to others.
             self._forwarded.clear()
         if self.members and (handed or live or unfetched):
             for batches, count in live:
@@ -241,11 +235,6 @@ class QueueGroup:
             cursor.reader.fetched(cold, error)
             self._ready.append(cursor)
             self.has_credit()
-
-
-def _no_credit(size_bytes: int) -> None:
-    """It was given back before."""
-    del size_bytes
 
 
 def read_range(found: Range) -> bytes:

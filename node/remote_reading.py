@@ -9,7 +9,8 @@ from typing import Final, Protocol
 import trio
 
 from busnode.node.durable_positions import Position
-from busnode.node.subscription import Handed, Subscription
+from busnode.node.handed import Handed
+from busnode.node.subscription import Subscription
 from busnode.replication.remote_cursor import PIECE_BYTES, RemoteCursor
 from busnode.wire.ids import LogId, MsgNo
 
@@ -145,7 +146,7 @@ class RemoteReading:
 
     def arrived(self, handed: Handed) -> None:
         """Records came by themselves, as they were committed."""
-        log_id, first_no, last_no, _, _ = handed
+        log_id, first_no, last_no, *_ = handed
         if not self.taken_up:
             self._heard_early(log_id, first_no, last_no)
             return

@@ -13,9 +13,11 @@ as it has room (see `remote_reading` and `queue_group`).
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
+from busnode.node.handed import Handed
 from busnode.node.outgoing import FETCHES_MAX, Outgoing, Piece
+from busnode.node.unfinished import UNFINISHED_BYTES_MAX, Unfinished
 from busnode.segments.damage import Hole
 from busnode.segments.store import Cold, Log, LogReader, Range
 from busnode.wire.control import Chunk, Dropped, Gap, encode_control, encode_trusted
@@ -34,17 +36,6 @@ two, and at the end of a log the page is in memory because it was just written."
 
 def _nothing() -> None:
     pass
-
-
-class Handed(NamedTuple):
-    """Records of one log that lie in memory."""
-
-    log_id: LogId
-    first_no: int
-    last_no: int
-    data: bytes
-    is_remote: bool
-    """Whether the log belongs to another node."""
 
 
 class Witness:
@@ -109,6 +100,8 @@ class Subscription:
         self.witness = Witness()
         self.opened = False
         """Nothing is sent before the client knows its position."""
+        self.unfinished: Unfinished | None = None
+        """In a queue group: what it was sent and is not done with."""
 
     # What comes in --------------------------------------------------------------------------------
 
@@ -177,6 +170,7 @@ class Subscription:
             and self.credit_bytes > self._handed_bytes + self._live_bytes
             and self._handed_bytes < PIECE_BYTES
             and not self._outgoing.is_full
+            and (self.unfinished is None or self.unfinished.size_bytes < UNFINISHED_BYTES_MAX)
         )
 
     def has_space(self) -> bool:
@@ -203,8 +197,12 @@ class Subscription:
         self._wake()
 
     def give_back(self) -> tuple[list[Handed], list[tuple[bytes, int]]]:
-        """What it has not sent, when it ends: records from its queue group, and live batches."""
+        """What it has not sent, when it ends, and what its client was not done with: records from
+        its queue group, and live batches."""
         handed, live = list(self._handed), list(self._live)
+        if self.unfinished is not None:
+            self._outgoing.queue(-self.unfinished.size_bytes)
+            handed = self.unfinished.take_back() + handed
         self._handed.clear()
         self._live.clear()
         self._queue(-self._live_bytes, -self._handed_bytes)
@@ -225,8 +223,25 @@ class Subscription:
 
     def add_credit(self, credit_bytes: int) -> None:
         self.credit_bytes += credit_bytes
+        if self.unfinished is not None and not self.is_peer:
+            for handed in self.unfinished.credited(credit_bytes):
+                self._finished(handed)
         self.refill()
         self._wake()
+
+    def finished(self, log_id: LogId, first_no: int) -> None:
+        """Another node's member is done with records that were sent to it."""
+        handed = None if self.unfinished is None else self.unfinished.finished(log_id, first_no)
+        if handed is not None:
+            self.credit_bytes += len(handed.data)
+            self._finished(handed)
+            self.refill()
+            self._wake()
+
+    def _finished(self, handed: Handed) -> None:
+        self._outgoing.queue(-len(handed.data))
+        if handed.done is not None:
+            handed.done()
 
     def open(self) -> None:
         self.opened = True
@@ -305,11 +320,15 @@ class Subscription:
         parts: list[bytes] = []
         length = 0
         while self._handed and self.credit_bytes > 0 and length < INLINE_BYTES:
-            (broker_id, topic), first_no, last_no, data, is_remote = self._handed.popleft()
+            handed = self._handed.popleft()
+            (broker_id, topic), first_no, last_no, data, is_remote, _ = handed
             chunk = encode_trusted(
                 Chunk, self.client_no, self.number, broker_id, topic,
                 first_no, last_no, len(data), False, is_remote,
             )  # fmt: skip
+            if self.unfinished is not None:
+                self.unfinished.sent(handed)
+                self._outgoing.queue(len(data))
             parts += (chunk, data)
             length += len(data)
             self.credit_bytes -= len(data)
@@ -327,6 +346,8 @@ class Subscription:
             length += len(batches)
         self._queue(live=-length)
         self.credit_bytes -= length
+        if self.unfinished is not None and not self.is_peer:
+            self.unfinished.sent_live(length)
         header = self._live_header(length)
         return Piece(b"".join((header, *parts)))
 

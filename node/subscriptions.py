@@ -308,6 +308,11 @@ class Subscriptions:
         member.add_credit(credit_bytes)
         self._group_of[member].has_credit()
 
+    def finished_by_peer(self, member: Subscription, log_id: LogId, first_no: int) -> None:
+        """A client of another node is done with what was sent there."""
+        member.finished(log_id, first_no)
+        self._group_of[member].has_credit()
+
     def group(self, name: str, pattern: Pattern) -> QueueGroup | None:
         return self._groups.get((name, pattern))
 

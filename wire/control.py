@@ -432,6 +432,18 @@ class Mirrored(Control):
 
 
 @dataclass(frozen=True, slots=True)
+class Finished(Control):
+    """node → node: a member of the queue group that I told you of is done with records that you
+    sent. What is not finished when the last member leaves, or I do, you give to others."""
+
+    TYPE = FrameType.FINISHED
+    interest: Amount
+    broker_id: Broker
+    topic: TopicText
+    first_no: Amount
+
+
+@dataclass(frozen=True, slots=True)
 class FindRegistration(Control):
     """home → node: what do you know of the durable subscription with this name?"""
 
@@ -459,7 +471,7 @@ CONTROLS: Final[dict[int, type[Control]]] = {
         Subscribe, Subscribed, Unsubscribe, Credit, Chunk, Gap, Dropped, SavePosition,
         Provide, Unprovide, Ask, Bid, Request, Reply,
         PeerHello, PeerWelcome, Interest, ExtentsHeld, Replay, MembersSeen, HoldingsTold,
-        Mirror, Mirrored, FindRegistration, RegistrationKept,
+        Mirror, Mirrored, Finished, FindRegistration, RegistrationKept,
     )
 }  # fmt: skip
 

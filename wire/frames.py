@@ -86,6 +86,7 @@ class FrameType(enum.IntEnum):
     HOLDINGS = 72
     FIND_REGISTRATION = 73
     REGISTRATION = 74
+    FINISHED = 75
 
 
 class Flags(enum.IntFlag):

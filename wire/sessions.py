@@ -96,7 +96,7 @@ PEER_TABLE: Final = _conversation(
     # The dialler is the listener's client: it says what it wants, provides, lacks and mirrors …
     dialler=(
         F.INTEREST, F.CREDIT, F.REPLAY, F.PROVIDE, F.UNPROVIDE, F.BID, F.REPLY,
-        F.MEMBERS, F.HOLDINGS, F.MIRROR, F.CHUNK, F.BATCH, F.FIND_REGISTRATION,
+        F.MEMBERS, F.HOLDINGS, F.MIRROR, F.CHUNK, F.BATCH, F.FIND_REGISTRATION, F.FINISHED,
     ),
     answer=F.MIRRORED,
     # … and the listener sends it what it asked for.

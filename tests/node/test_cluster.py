@@ -462,6 +462,63 @@ def test_one_member_in_the_whole_cluster_gets_each_message(seed: int, persistent
         assert min(shares.values()) > 60
 
 
+@SEEDS
+@pytest.mark.parametrize("end", ["leaves", "dies", "node dies", "cut off"])
+def test_what_a_member_elsewhere_was_not_done_with_goes_to_another(seed: int, end: str) -> None:
+    """Each message is done at least once; those of a member that lives on exactly once."""
+
+    @on_cluster(seed, "a", "b", "c")
+    async def _(cluster: SimulatedCluster) -> None:
+        done: list[bytes] = []
+        entropy = cluster.entropy
+
+        async def work(name: str, at: str, scope: trio.CancelScope, ready: trio.Event) -> None:
+            with scope:
+                async with (
+                    cluster.client(at, name=name, deadline_s=5) as bus,
+                    bus.subscribe("/t", queue="workers") as messages,
+                ):
+                    ready.set()
+                    async for message in messages:
+                        await trio.sleep(entropy.between(0.0, 0.2))
+                        done.append(message.payload)
+                        messages.done()
+
+        async with trio.open_nursery() as nursery:
+            scopes: dict[str, trio.CancelScope] = {}
+            for name, at in (("1", "b"), ("2", "b"), ("3", "c")):
+                ready = trio.Event()
+                scopes[name] = trio.CancelScope()
+                nursery.start_soon(work, name, at, scopes[name], ready)
+                await ready.wait()
+            await trio.sleep(1)
+            async with cluster.client("a", name="publisher") as publisher:
+                for number in range(120):
+                    await publisher.publish("/t", b"%d" % number, persistent=True)
+            await trio.sleep(entropy.between(0.5, 2.0))
+            if end == "leaves":
+                for name in "12":
+                    scopes[name].cancel()
+                    await trio.sleep(entropy.between(0.0, 0.3))
+            elif end == "node dies":
+                for name in "12":
+                    scopes[name].cancel()
+                await cluster["b"].kill()
+            elif end == "dies":
+                for name in "12":
+                    cluster.network.reset(name)
+                    scopes[name].cancel()
+            else:
+                cluster.network.partition("a", "b")
+            await cluster.until(lambda: len(set(done)) == 120, "all that was published")
+            await trio.sleep(5)
+            nursery.cancel_scope.cancel()
+        repeats = len(done) - len(set(done))
+        print(f"{repeats} repeats")
+        if end == "leaves":
+            assert repeats == 0, "who leaves says first what it is done with"
+
+
 # Requests -----------------------------------------------------------------------------------------
 
 

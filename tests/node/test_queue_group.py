@@ -1,14 +1,17 @@
 """Queue groups: each batch to exactly one member, and none is lost while there is one."""
 
 from collections import Counter
+from collections.abc import Iterable
 from itertools import chain
 from pathlib import Path
 
 import pytest
 import trio
 
+from busnode.node.subscription import PIECE_BYTES
+from busnode.node.unfinished import UNFINISHED_BYTES_MAX
 from busnode.segments.retention import RetentionRules
-from busnode.wire.control import Ack, Chunk, Gap, Unsubscribe
+from busnode.wire.control import Ack, Chunk, Credit, Gap, Unsubscribe
 from busnode.wire.ids import LogId, Topic
 
 from .raw_client import (
@@ -17,6 +20,7 @@ from .raw_client import (
     PERSISTENT,
     Bus,
     Delivered,
+    Event,
     RawClient,
     SimulatedMachine,
     real_bus,
@@ -41,12 +45,21 @@ async def join(
 
 async def got(bus: Bus, client: RawClient, number: int | None = None) -> list[bytes]:
     """All payloads that have come."""
+    return payloads_of(await bus.all_sent(client), number)
+
+
+def payloads_of(events: Iterable[Event], number: int | None = None) -> list[bytes]:
     return [
         payload
-        for event in await bus.all_sent(client)
+        for event in events
         if isinstance(event, Delivered) and number in (None, event.chunk.subscription)
         for payload in event.payloads
     ]
+
+
+def credit_for(events: Iterable[Event]) -> int:
+    """What a member gives back that has worked all of it off."""
+    return sum(event.header.length for event in events if isinstance(event, Delivered))
 
 
 async def publish(client: RawClient, count: int, flags: int = PERSISTENT, first: int = 0) -> None:
@@ -197,8 +210,9 @@ async def test_a_member_that_unsubscribes_leaves_the_rest_to_the_others(tmp_path
         await join(one)
         await join(two)
         await publish(publisher, 50)
-        before = await got(bus, one) + await got(bus, two)
-        await one.send(Unsubscribe(1))
+        worked_off = await bus.all_sent(one)
+        before = payloads_of(worked_off) + await got(bus, two)
+        await one.send(Credit(1, credit_for(worked_off)), Unsubscribe(1))
         await one.barrier()
         await publish(publisher, 50, first=50)
         assert await got(bus, one) == []
@@ -273,8 +287,8 @@ async def test_a_hole_is_reported_to_one_member(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_members_that_come_and_go_get_each_batch_at_most_once(seed: int) -> None:
-    """And all that was not on a wire when its member went is got by another."""
+def test_members_that_come_and_go_are_done_with_each_batch_exactly_once(seed: int) -> None:
+    """What its member was not done with when it went is got by another."""
     machine = SimulatedMachine(seed)
 
     async def main() -> None:
@@ -286,15 +300,15 @@ def test_members_that_come_and_go_get_each_batch_at_most_once(seed: int) -> None
                 for _ in range(3):
                     async with bus.client(number) as member:
                         await join(member)
+                        worked_off: list[Event] = []
                         with trio.move_on_after(machine.entropy.between(0.001, 0.01)):
                             while True:
-                                event = await member.receive()
-                                if isinstance(event, Delivered):
-                                    found.extend(event.payloads)
-                        await member.send(Unsubscribe(1))
-                        for event in await member.barrier():
-                            if isinstance(event, Delivered):
-                                found.extend(event.payloads)
+                                worked_off.append(await member.receive())
+                        found.extend(payloads_of(worked_off))
+                        await member.send(Credit(1, credit_for(worked_off)))
+                        if machine.entropy.chance(0.5):
+                            await member.send(Unsubscribe(1))
+                        await member.barrier()
 
             async with trio.open_nursery() as nursery:
                 for number in range(10, 13):
@@ -308,8 +322,54 @@ def test_members_that_come_and_go_get_each_batch_at_most_once(seed: int) -> None
     machine.run(main)
 
 
+@pytest.mark.parametrize("unfinished", [1, 7, 20])
+async def test_what_a_member_was_not_done_with_when_it_died_goes_to_the_others(
+    tmp_path: Path, unfinished: int
+) -> None:
+    async with (
+        real_bus(tmp_path) as bus,
+        bus.client(1) as publisher,
+        bus.client(2, "doomed") as doomed,
+        bus.client(3) as other,
+    ):
+        await join(doomed)
+        await publish(publisher, 10)
+        await publish(publisher, 5, LIVE, first=100)
+        await publish(publisher, 10, first=10)
+        events = await bus.all_sent(doomed)
+        came = [event for event in events if isinstance(event, Delivered)]
+        assert len(came) == 25
+        logged = [event for event in came if event.header.first_no]
+        done = came[: came.index(logged[-unfinished])]
+        await doomed.send(Credit(1, credit_for(done)))
+        await doomed.barrier()
+        await join(other)
+        (session,) = [each for each in bus.node.sessions.values() if each.name == "doomed"]
+        doomed.stream.close()
+        await bus.settled(lambda: session.client_no not in bus.node.sessions)
+        assert await got(bus, other) == payloads(unfinished, 20 - unfinished)
+
+
+async def test_a_member_that_finishes_nothing_gets_no_more_than_it_may_hold(tmp_path: Path) -> None:
+    async with (
+        real_bus(tmp_path) as bus,
+        bus.client(1) as publisher,
+        bus.client(2) as idle,
+        bus.client(3) as busy,
+    ):
+        await join(idle)
+        batches = [publisher.batch("/jobs", [bytes(50_000)]) for _ in range(60)]
+        await publisher.send(*batches)
+        await publisher.barrier()
+        await bus.committed()
+        held = credit_for(await bus.all_sent(idle))
+        assert UNFINISHED_BYTES_MAX <= held < UNFINISHED_BYTES_MAX + PIECE_BYTES + 60_000
+        await join(busy)
+        assert credit_for(await bus.all_sent(busy)) > 60_000, "the rest is not kept from others"
+
+
 async def test_a_long_backlog_goes_on_without_new_credit_or_messages(tmp_path: Path) -> None:
-    """It is handed out a piece at a time: who has sent its piece must get the next."""
+    """It is handed out a piece at a time: who is done with its piece must get the next."""
     async with (
         real_bus(tmp_path) as bus,
         bus.client(1) as publisher,
@@ -326,8 +386,10 @@ async def test_a_long_backlog_goes_on_without_new_credit_or_messages(tmp_path: P
 
         async def read(name: str, member: RawClient) -> None:
             while shares.total() < 400:
-                if isinstance(await member.receive(), Delivered):
+                event = await member.receive()
+                if isinstance(event, Delivered):
                     shares[name] += 1
+                    await member.send(Credit(1, credit_for([event])))
             nursery.cancel_scope.cancel()
 
         async with trio.open_nursery() as nursery:

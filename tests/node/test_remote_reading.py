@@ -15,9 +15,10 @@ import trio
 import trio.testing
 
 from busnode.node import subscription as subscription_module
+from busnode.node.handed import Handed
 from busnode.node.outgoing import QUEUED_BYTES_MAX, Outgoing
 from busnode.node.remote_reading import FETCHES_MAX, PLACINGS_MAX, RemoteReading, Start
-from busnode.node.subscription import Handed, Subscription
+from busnode.node.subscription import Subscription
 from busnode.replication.remote_cursor import PIECE_BYTES
 from busnode.testing.sim.network import SimNetwork
 from busnode.testing.sim.simulation import simulate
