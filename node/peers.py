@@ -236,6 +236,10 @@ class Peers:
     def is_own(self, broker_id: BrokerId) -> bool:
         return broker_id in self._ownership
 
+    def is_longer_elsewhere(self, log: Log) -> bool:
+        holder = self.logs.holder(log.log_id)
+        return holder is not None and holder.logs[log.log_id][1] > log.committed_no
+
     def is_written(self, broker_id: BrokerId, session: PeerSession) -> bool:
         if broker_id == self._publishing.broker_id:
             return True
@@ -251,7 +255,7 @@ class Peers:
             copy = self.store.get(log_id)
             if copy is None:
                 yield log_id, first_no, end_no
-            else:
+            elif not self.is_own(log_id.broker_id) or self.is_longer_elsewhere(copy):
                 reach = min(first_no, copy.first_no), max(end_no, copy.committed_no)
                 yield log_id, *reach
         for log in self.router.logs(pattern):
@@ -351,10 +355,21 @@ class Peers:
             if not 1 <= first_no <= end_no + 1 <= U64_MAX or len(link.logs) >= LOGS_OF_PEER_MAX:
                 raise BadFrame(f"{len(link.logs)} logs, and one from {first_no} to {end_no}")
             if self.is_own(broker_id):
+                # Who reads it here already goes on when it was completed.
+                if self._is_behind(log_id, end_no):
+                    self.logs.reaches(link, log_id, first_no, end_no)
                 continue
             self.logs.reaches(link, log_id, first_no, end_no)
             for listener in route.clients:
                 readings[listener].reaches(log_id, first_no, end_no)
+
+    def _is_behind(self, log_id: LogId, end_no: int) -> bool:
+        """Whether another node has more of a log of ours that is finished: a mirror may have synced
+        what we had not when the power was cut."""
+        if log_id.broker_id == self._publishing.broker_id:
+            return False
+        log = self.store.get(log_id)
+        return log is None or log.committed_no < end_no
 
     def lacks(self, link: PeerLink, log_id: LogId) -> None:
         self.logs.lacks(link, log_id)

@@ -91,8 +91,14 @@ class Cluster(Fetcher, Protocol):
         """Whether it is an incarnation of this node: other logs that it holds are copies."""
         ...
 
+    def is_longer_elsewhere(self, log: Log) -> bool:
+        """Whether another node holds more of it, as after a loss of power a mirror may of what this
+        node has written itself."""
+        ...
+
     def remote_logs(self, pattern: Pattern) -> Iterator[tuple[LogId, int, int]]:
-        """Other nodes' logs that match: the first and last number that anybody has of each."""
+        """Other nodes' logs that match, and those of this node that are longer elsewhere: the first
+        and last number that anybody has of each."""
         ...
 
 
@@ -210,8 +216,9 @@ class Subscriptions:
                 self._check_places(mine)
                 await trio.lowlevel.checkpoint()
             for log in logs:
-                if not self._cluster.is_own(log.log_id.broker_id):
-                    continue  # a copy is one of the places from which it is fetched
+                own = self._cluster.is_own(log.log_id.broker_id)
+                if not own or self._cluster.is_longer_elsewhere(log):
+                    continue  # this copy is one of the places from which it is fetched
                 if log.log_id not in subscription.cursors:
                     after_no = _place(log, start, given)
                     position[log.log_id] = after_no
