@@ -598,6 +598,24 @@ class Peers:
         """Nodes to which there is a link."""
         return [Member(link.broker_id, link.name) for link in self.links.values()]
 
+    def names(self) -> dict[BrokerId, str]:
+        """By incarnation, the names of nodes that are here or were heard of lately."""
+        found = {
+            each.broker_id: each.name
+            for each in self.membership.candidates
+            if each.broker_id is not None and each.name is not None
+        }
+        found |= {broker_id: session.name for broker_id, session in self.sessions.items()}
+        found |= {broker_id: link.name for broker_id, link in self.links.items()}
+        for node, written in self.repairing.written.items():
+            if node in found:
+                found[written] = found[node]
+        return found
+
+    def written(self) -> set[BrokerId]:
+        """Incarnations that other nodes write now."""
+        return {*self.sessions, *self.links, *self.repairing.written.values()}
+
     def missing_links(self) -> list[MissingLink]:
         return self.mesh.missing(self.members())
 

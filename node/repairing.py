@@ -59,7 +59,7 @@ class Repairing:
         nothing that could be sent: what it does not have has expired."""
         self._links: dict[BrokerId, PeerLink] = {}
         self._holdings: dict[BrokerId, dict[BrokerId, Held]] = {}
-        self._written: dict[BrokerId, BrokerId] = {}
+        self.written: dict[BrokerId, BrokerId] = {}
         """By node, the incarnation that it writes now."""
 
     def linked(self, link: PeerLink) -> None:
@@ -76,10 +76,10 @@ class Repairing:
     def left(self, node: BrokerId) -> None:
         """A node is gone, and with it what it holds."""
         self._holdings.pop(node, None)
-        self._written.pop(node, None)
+        self.written.pop(node, None)
 
     def told(self, node: BrokerId, message: HoldingsTold) -> None:
-        self._written[node] = message.written
+        self.written[node] = message.written
         self._holdings[node] = {row[0]: Held(row[1], row[2]) for row in message.holdings}
 
     def answered(self, link: PeerLink, message: Mirrored) -> None:
@@ -98,8 +98,7 @@ class Repairing:
     def is_written(self, broker_id: BrokerId, by_other_than: BrokerId | None) -> bool:
         """Whether another node than this one writes logs of that incarnation now."""
         return any(
-            written == broker_id and node != by_other_than
-            for node, written in self._written.items()
+            written == broker_id and node != by_other_than for node, written in self.written.items()
         )
 
     def refused(self, link: PeerLink) -> None:
@@ -138,7 +137,7 @@ class Repairing:
             self._stop(push, f"silent for {SILENT_S:g} s")
         live = {self._me, *self._links}
         holdings = {node: held for node, held in self._holdings.items() if node in live}
-        written = {*live, self._current(), *self._written.values()}
+        written = {*live, self._current(), *self.written.values()}
         mine = self._holdings.get(self._me, {})
         pushes = [
             push
