@@ -18,6 +18,7 @@ from busnode.node.cli_asking import (
     ask_pages,
 )
 from busnode.node.cli_holders import show_all_logs, show_logs, show_silent
+from busnode.node.cli_watch import watch
 from busnode.node.cluster_view import ClusterView
 from busnode.node.connecting import Target, reaching_a_node, run
 from busnode.node.log_holders import merge_logs
@@ -58,11 +59,20 @@ def _pattern(_: click.Context, __: click.Parameter, text: str | None) -> Pattern
     "--logs", "logs", metavar="[PATTERN]", is_flag=False, flag_value="/*", callback=_pattern,
     help="All logs, or those that match: who holds each, how far, and how safe it is.",
 )  # fmt: skip
+@click.option(
+    "--watch", "watched", is_flag=True,
+    help="Mirrors, catch-up and repairs of all nodes, each second, until Ctrl-C; in a pipe a line "
+    "for each change.",
+)  # fmt: skip
 @_as_json
 @reaching_a_node
-def status(*, logs: Pattern | None, as_json: bool, to: Target) -> None:
+def status(*, logs: Pattern | None, watched: bool, as_json: bool, to: Target) -> None:
     """Show how a node is doing: the cluster, its clients and why each is idle, and some logs."""
-    if logs is not None:
+    if watched and logs is not None:
+        raise click.UsageError("take --logs or --watch: one looks once, the other on and on")
+    if watched:
+        run(partial(watch, to, as_json))
+    elif logs is not None:
         run(partial(show_all_logs, to, logs, as_json))
     else:
         run(partial(_status_json if as_json else _status, to))
