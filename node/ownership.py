@@ -7,7 +7,7 @@ data.
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from busnode.segments.store import Store
@@ -37,6 +37,10 @@ class Ownership:
 
     def __contains__(self, broker_id: object) -> bool:
         return broker_id in self._own
+
+    def __iter__(self) -> Iterator[BrokerId]:
+        """The oldest first."""
+        return iter(list(self._own))
 
     def add(self, broker_id: BrokerId) -> None:
         """A new incarnation; kept before anything is acked under it, or StorageFailed."""

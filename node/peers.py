@@ -59,7 +59,7 @@ from busnode.wire.control import (
 )
 from busnode.wire.errors import BadFrame, BadVersion, WrongCluster
 from busnode.wire.fields import U64_MAX
-from busnode.wire.ids import BrokerId, LogId, Pattern
+from busnode.wire.ids import BrokerId, LogId, MsgNo, Pattern
 from busnode.wire.limits import PROTOCOL_VERSION
 from busnode.wire.runs import Run
 from busnode.wire.trie import Trie
@@ -124,7 +124,7 @@ class Peers:
         self.local = LocalCopies(self.fetch_elsewhere)
         self.repairing = Repairing(
             store, world.clock, broker_id, config.mirrors + 1, config.repair_after_s,
-            mirroring.throttle, lambda: publishing.broker_id,
+            mirroring.throttle, lambda: publishing.broker_id, ownership,
             lambda broker_id: ownership.retain_s.get(broker_id, config.retain_s), tell,
         )  # fmt: skip
         self._ownership = ownership
@@ -261,6 +261,17 @@ class Peers:
         for log in self.router.logs(pattern):
             if not self.is_own(log.log_id.broker_id) and log.log_id not in self.logs:
                 yield log.log_id, log.first_no, log.committed_no
+
+    def reach(self, log_id: LogId) -> int | None:
+        holder, log = self.logs.holder(log_id), self.store.get(log_id)
+        ends = [log.committed_no] if log is not None else []
+        if holder is not None:
+            ends.append(MsgNo(holder.logs[log_id][1]))
+        return max(ends, default=None)
+
+    def is_finished(self, log_id: LogId) -> bool:
+        broker_id = log_id.broker_id
+        return not self.is_own(broker_id) and broker_id not in self.links
 
     def fetch(
         self,

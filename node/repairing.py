@@ -1,6 +1,6 @@
 """Copies that are missing are made again: nodes tell what they hold, and whoever should, sends."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import trio
@@ -38,12 +38,15 @@ class Repairing:
         after_s: float,
         throttle: Throttle | None,
         current: Callable[[], BrokerId],
+        own: Iterable[BrokerId],
         retain_s: Callable[[BrokerId], float],
         tell: Tell = log_only,
     ) -> None:
         """`copies` are wanted in all, the origin's own included. `current` is the incarnation that
-        this node writes now. `retain_s` tells how long an incarnation's logs are kept."""
+        this node writes now; `own` are all that it has written, as far as it knows. `retain_s`
+        tells how long an incarnation's logs are kept."""
         self._current = current
+        self._own = own
         self._retain_s = retain_s
         self._tell = tell
         self._throttle = throttle
@@ -80,7 +83,7 @@ class Repairing:
 
     def told(self, node: BrokerId, message: HoldingsTold) -> None:
         self.written[node] = message.written
-        self._holdings[node] = {row[0]: Held(row[1], row[2]) for row in message.holdings}
+        self._holdings[node] = {row[0]: Held(*row[1:]) for row in message.holdings}
 
     def answered(self, link: PeerLink, message: Mirrored) -> None:
         """A node has synced something that it was sent for repair."""
@@ -108,15 +111,16 @@ class Repairing:
 
     async def run(self) -> None:
         while True:
-            await self._clock.sleep(LOOK_EVERY_S)
             await self._count()
             self._look()
+            await self._clock.sleep(LOOK_EVERY_S)
 
     async def _count(self) -> None:
-        mine: dict[BrokerId, Held] = {}
+        # Of its own incarnations also those whose logs its disk has lost: it wants them back.
+        mine = dict.fromkeys(self._own, Held(own=True))
         for step, log in enumerate(self._store.logs(), start=1):
-            held = mine.get(log.log_id.broker_id, Held(0, 0))
-            mine[log.log_id.broker_id] = Held(held.logs + 1, held.messages + log.committed_no)
+            broker_id = log.log_id.broker_id
+            mine[broker_id] = mine.get(broker_id, Held()).plus(log.log_id, log.committed_no)
             if step % STEPS_BEFORE_YIELD == 0:
                 await trio.lowlevel.checkpoint()
         if mine != self._holdings.get(self._me):
@@ -128,7 +132,7 @@ class Repairing:
     def _told(self) -> HoldingsTold:
         mine = self._holdings.get(self._me, {})
         newest = list(mine.items())[-ROWS_MAX:]
-        rows = [(broker_id, held.logs, held.messages) for broker_id, held in newest]
+        rows = [(each, h.logs, h.messages, h.digest, h.own) for each, h in newest]
         return HoldingsTold(self._current(), rows)
 
     def _look(self) -> None:
@@ -144,7 +148,11 @@ class Repairing:
             for push in plan_repairs(self._me, self._copies, holdings, written)
             if self._made.get(push) != mine[push.broker_id]
         ]
-        for push in self._patience.due(pushes, now):
+
+        def urgent(push: Push) -> bool:
+            return holdings[push.target].get(push.broker_id, Held()).own
+
+        for push in self._patience.due(pushes, now, urgent):
             link = self._links.get(push.target)
             if link is not None and push not in self.streams and len(self.streams) < PUSHES_MAX:
                 self._tell(REPAIR_BEGUN, of=push.broker_id.hex(), at=link.name)
