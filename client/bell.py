@@ -1,6 +1,6 @@
 """Waking those who wait for something to change."""
 
-from busnode.world.real_parking import Parked, park, wake
+import anyio
 
 
 class Bell:
@@ -10,16 +10,17 @@ class Bell:
     checkpoint, or a ring is missed.
     """
 
-    __slots__ = ("_waiting",)
+    __slots__ = ("_event",)
 
     def __init__(self) -> None:
-        self._waiting: dict[Parked, None] = {}
+        self._event: anyio.Event | None = None
 
     def ring(self) -> None:
-        if self._waiting:
-            waiting, self._waiting = self._waiting, {}
-            for parked in waiting:
-                wake(parked)
+        event, self._event = self._event, None
+        if event is not None:
+            event.set()
 
     async def wait(self) -> None:
-        await park(self._waiting)
+        if self._event is None:
+            self._event = anyio.Event()
+        await self._event.wait()

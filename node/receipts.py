@@ -56,6 +56,11 @@ class Receipts:
         self.safe: Safe = safe_here
         self._waiting: dict[Log, deque[Receipt]] = {}
 
+    @property
+    def waiting(self) -> int:
+        """Receipts of all logs together."""
+        return sum(map(len, self._waiting.values()))
+
     def add(self, log: Log, receipt: Receipt) -> None:
         self._waiting.setdefault(log, deque()).append(receipt)
 

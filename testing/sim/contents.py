@@ -22,6 +22,8 @@ class Contents:
     def __init__(self) -> None:
         self.cached = bytearray()
         """What programs read."""
+        self.changes = 0
+        """How often bytes that were there have changed: appending does not count."""
         self._dirty_from = 0
         """From here on a sync still has work to do."""
         self._doubtful: list[tuple[int, int]] = []
@@ -30,11 +32,17 @@ class Contents:
         """What a truncate has cut off and no sync has confirmed."""
         self._cut_at = 0
 
+    @property
+    def durable_bytes(self) -> int:
+        """How much from the beginning on a power loss would certainly leave."""
+        return min((self._dirty_from, *(start for start, _ in self._doubtful)))
+
     def append(self, data: Bytes) -> None:
         self.cached += data
 
     def cut(self, size_bytes: int) -> None:
         """Only in the cache; a sync must follow."""
+        self.changes += 1
         self._cut_off = self._uncut()[size_bytes:]
         self._cut_at = size_bytes
         del self.cached[size_bytes:]
@@ -63,10 +71,12 @@ class Contents:
         in_doubt = any(start <= offset < end for start, end in self._doubtful)
         if in_doubt or not 0 <= offset < self._dirty_from:
             raise ValueError(f"the byte at {offset} is not durable")
+        self.changes += 1
         self.cached[offset] ^= 1 << bit
 
     def power_loss(self, plan: FaultPlan) -> None:
         """Draw what is found after the power comes back; all of that is then durable."""
+        self.changes += 1
         written = len(self.cached)
         latest = self._uncut()
         tail = self._dirty_from

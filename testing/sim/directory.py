@@ -105,6 +105,20 @@ class Journal:
     def _of(self, directory: Directory) -> list[Change]:
         return [change for change in self._changes if change.directory is directory]
 
+    def certain(self, directory: Directory) -> dict[str, Inode]:
+        """What a power loss would certainly leave of a directory's names. Those that were synced
+        behind one that is in doubt are not yet folded, and safe all the same."""
+        names = directory.durable
+        for change in self._changes:
+            if change.directory is directory:
+                if names is directory.durable:
+                    names = dict(names)
+                if change.safety is Safety.DURABLE:
+                    change.apply(names)
+                elif change.inode is None:
+                    names.pop(change.name, None)  # it may be gone
+        return names
+
     def power_loss(self, plan: FaultPlan) -> None:
         """Decide what became of each change, and leave it in `durable`."""
         unsure = sum(change.safety is not Safety.DURABLE for change in self._changes)

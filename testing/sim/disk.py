@@ -1,8 +1,9 @@
 """A simulated disk of one machine: it keeps what fsync promises, and nothing more."""
 
 import errno
+import posixpath
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import trio
@@ -42,6 +43,9 @@ class SimDisk:
         self._boot = Boot()
         self.capacity_bytes = capacity_bytes
         """All files together; None is without end. An append beyond it is short: ENOSPC."""
+        self.on_gone: Callable[[str, File, int, File | None], None] = _nobody
+        """Told of a file whose bytes from some point on a program is about to do away with, and of
+        the one that takes its place, if one does."""
 
     # What a test does to it
 
@@ -72,10 +76,56 @@ class SimDisk:
         """
         self._plan.arm(Trap(fault, where, skip, count))
 
+    def disarm(self) -> None:
+        """What was armed and has not struck never will."""
+        self._plan.disarm()
+
     def flip_bit(self, path: str, offset: int, bit: int) -> None:
         """Damage one durable byte at rest; ValueError when it is not durable."""
         self._tree.file(path).contents.flip_bit(offset, bit)
         self.faults[DiskFault.BIT_FLIP] += 1
+
+    def durable_files(self) -> Iterator[tuple[str, File]]:
+        """The files that a power loss would certainly leave, whatever it does to their contents."""
+        waiting: list[tuple[str, Inode]] = [("", self._tree.root)]
+        while waiting:
+            path, inode = waiting.pop()
+            if isinstance(inode, File):
+                yield path, inode
+            else:
+                names = self._journal.certain(inode)
+                waiting += ((f"{path}/{name}", each) for name, each in names.items())
+
+    def durable_entries(self, path: str) -> dict[str, Inode]:
+        """What a directory would certainly hold after a power loss; nothing where there is none."""
+        found: Inode = self._tree.root
+        for part in parts(path):
+            entries = {} if isinstance(found, File) else self._journal.certain(found)
+            if part not in entries:
+                return {}
+            found = entries[part]
+        return {} if isinstance(found, File) else self._journal.certain(found)
+
+    def copy(self, seed: str, clock: Clock) -> "SimDisk":
+        """Another disk with the same files, all of them durable: as somebody clones a machine."""
+        made = SimDisk(seed, clock=clock)
+        for path in self._paths("", self._tree.root):
+            made.make_directory(posixpath.dirname(path))
+            file = made.append_to(path)
+            file.append(self._tree.file(path).contents.cached)
+            file.sync()
+            file.close()
+        for inode in made._tree.inodes():
+            if isinstance(inode, Directory):
+                made._journal.sync(inode, made._journal.mark)
+        return made
+
+    def _paths(self, path: str, directory: Directory) -> Iterator[str]:
+        for name, inode in sorted(directory.entries.items(), key=lambda each: each[0]):
+            if isinstance(inode, File):
+                yield f"{path}/{name}"
+            else:
+                yield from self._paths(f"{path}/{name}", inode)
 
     def kill(self) -> None:
         """The process dies; the machine stays up."""
@@ -150,6 +200,8 @@ class SimDisk:
             case _:
                 pass
         self._strike_entry(new)
+        if isinstance(replaced, File):
+            self.on_gone(new, replaced, 0, inode if isinstance(inode, File) else None)
         linked = self._journal.link(directory, name, inode)
         self._journal.unlink(*self._tree.place(old), moved_by=linked)
 
@@ -157,12 +209,15 @@ class SimDisk:
         found = self._tree.find(path)
         if isinstance(found, Directory) and found.entries:
             raise failure(errno.ENOTEMPTY, path)
+        if isinstance(found, File):
+            self.on_gone(path, found, 0, None)
         self._journal.unlink(*self._tree.place(path))
 
     def truncate(self, path: str, size_bytes: int) -> None:
         file = self._tree.file(path)
         if size_bytes > len(file.contents.cached):
             raise failure(errno.EINVAL, path)
+        self.on_gone(path, file, size_bytes, None)
         file.contents.cut(size_bytes)
         file.modified_us = self._clock.utc_us()
         if self._plan.strikes(DiskFault.SYNC_EIO, path):
@@ -244,3 +299,7 @@ class SimDisk:
         if self.capacity_bytes is None:
             return None
         return max(0, self.capacity_bytes - self._tree.size_bytes())
+
+
+def _nobody(path: str, file: File, size_bytes: int, by: File | None) -> None:
+    del path, file, size_bytes, by

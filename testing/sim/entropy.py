@@ -48,5 +48,8 @@ class SimEntropy:
     def choose(self, among: Sequence[T]) -> T:
         return self._random.choice(among)
 
+    def choose_weighted(self, among: Sequence[T], weights: Sequence[float]) -> T:
+        return self._random.choices(among, weights)[0]
+
     def garbage(self, count: int) -> bytes:
         return self._random.randbytes(count)

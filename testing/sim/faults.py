@@ -87,6 +87,9 @@ class FaultPlan:
         self.odds.odds(trap.fault)  # raises for a kind that strikes no operation
         self._traps.append(trap)
 
+    def disarm(self) -> None:
+        self._traps.clear()
+
     def strikes(self, fault: DiskFault, path: str) -> bool:
         struck = self._springs(fault, path) or self.entropy.chance(self.odds.odds(fault))
         if struck:

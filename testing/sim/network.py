@@ -9,13 +9,11 @@ import trio
 
 from busnode.testing.sim.entropy import SimEntropy
 from busnode.testing.sim.stream import Ending, SimStream
+from busnode.testing.sim.ways import LATENCY_S, Trouble, Ways
 from busnode.world.network import Address, Listener, Stream
 
 BUFFER_BYTES = 64 * 1024
 """For each direction of a connection, all on the way included. Small, so that it fills in tests."""
-
-LATENCY_S = (0.0001, 0.001)
-"""The shortest and the longest way of a parcel: a local network."""
 
 BACKLOG = 128
 DIAL_TIMEOUT_S = 60.0
@@ -28,8 +26,9 @@ FIRST_FREE_PORT = 32768
 class SimNetwork:
     """All hosts and the ways between them.
 
-    A cut holds up what is on the way and what is sent, in both directions, as TCP does: nothing is
-    lost when it heals in time, and nobody is told. Who wants to know must listen for heartbeats.
+    A cut holds up what is on the way and what is sent, as TCP does: nothing is lost when it heals
+    in time, and nobody is told. Who wants to know must listen for heartbeats. Cuts and other
+    trouble have a cause (see `ways`); where it does not matter it has no name.
     """
 
     def __init__(
@@ -39,14 +38,24 @@ class SimNetwork:
         latency_s: tuple[float, float] = LATENCY_S,
         buffer_bytes: int = BUFFER_BYTES,
     ) -> None:
-        self.latency_s = latency_s
         self.buffer_bytes = buffer_bytes
         self.changed = trio.lowlevel.ParkingLot()
         """Where those wait who dial a host that does not answer."""
+        self.sent_bytes = 0
+        """By all hosts, to all others."""
         self._entropy = SimEntropy(seed).fork("network")
+        self._ways = Ways(self._entropy, latency_s)
         self._hosts: dict[str, SimHost] = {}
         self._streams: list[SimStream] = []
-        self._cuts: list[tuple[str, str]] = []
+        self._doubled: dict[str, None] = {}
+
+    @property
+    def latency_s(self) -> tuple[float, float]:
+        return self._ways.latency_s
+
+    @latency_s.setter
+    def latency_s(self, latency_s: tuple[float, float]) -> None:
+        self._ways.latency_s = latency_s
 
     def host(self, name: str) -> "SimHost":
         """The network as one host sees it. Its name is its address."""
@@ -55,22 +64,82 @@ class SimNetwork:
     def find(self, name: str) -> "SimHost | None":
         return self._hosts.get(name)
 
-    def partition(self, one: str, other: str) -> None:
-        """Cut the ways between two hosts; a connection between them falls silent."""
-        if not self._is_cut(one, other):
-            self._cuts.append((one, other))
-            for stream in self._between(one, other):
+    @property
+    def hosts(self) -> list[str]:
+        return list(self._hosts)
+
+    # Cuts -----------------------------------------------------------------------------------------
+
+    def cut(self, sender: str, receiver: str, cause: str = "") -> None:
+        """Cut the way from one host to another; what goes the other way still arrives."""
+        if self._ways.cut((sender, receiver), cause):
+            for stream in self._arriving_at(receiver, sender):
                 stream.hold()
 
-    def heal(self, one: str, other: str) -> None:
-        self._cuts = [cut for cut in self._cuts if cut not in ((one, other), (other, one))]
-        for stream in self._between(one, other):
-            stream.release()
-        self.changed.unpark_all()
+    def mend(self, sender: str, receiver: str, cause: str = "") -> None:
+        if self._ways.mend((sender, receiver), cause):
+            for stream in self._arriving_at(receiver, sender):
+                stream.release()
+            self.changed.unpark_all()
+
+    def partition(self, one: str, other: str, cause: str = "") -> None:
+        """Cut the ways between two hosts; a connection between them falls silent."""
+        self.cut(one, other, cause)
+        self.cut(other, one, cause)
+
+    def heal(self, one: str, other: str, cause: str = "") -> None:
+        self.mend(one, other, cause)
+        self.mend(other, one, cause)
 
     def heal_all(self) -> None:
-        for one, other in list(self._cuts):
-            self.heal(one, other)
+        for (sender, receiver), causes in self._ways.all_cut:
+            for cause in causes:
+                self.mend(sender, receiver, cause)
+
+    def isolate(self, name: str, cause: str = "") -> None:
+        """Cut all ways to and from a host."""
+        for other in self._hosts:
+            if other != name:
+                self.partition(name, other, cause)
+
+    def rejoin(self, name: str, cause: str = "") -> None:
+        for sender, receiver in self._ways.cut_for(cause):
+            if name in (sender, receiver):
+                self.mend(sender, receiver, cause)
+
+    # Other trouble --------------------------------------------------------------------------------
+
+    def trouble(self, sender: str, receiver: str, trouble: Trouble, cause: str = "") -> None:
+        """Let a way be slow, uneven or lossy from now on."""
+        self._ways.trouble((sender, receiver), cause, trouble)
+
+    def relieve(self, cause: str = "") -> None:
+        self._ways.relieve(cause)
+
+    def double_dials(self, name: str) -> None:
+        """From now on a host gets a second connection, on which nothing is ever said, with each
+        that somebody makes to it: as from a dial that was sent twice."""
+        self._doubled[name] = None
+
+    def no_double_dials(self, name: str) -> None:
+        self._doubled.pop(name, None)
+
+    def is_doubled(self, name: str) -> bool:
+        return name in self._doubled
+
+    def sever(self, one: str, other: str) -> int:
+        """Something between two hosts resets their connections, both ends at once; how many."""
+        severed = [stream for stream in self._streams if _is_between(stream, one, other)]
+        for stream in severed:
+            stream.sever()
+        return len(severed) // 2
+
+    def sever_half(self, one: str, other: str) -> int:
+        """The same, but only the first is told: the other keeps half of a connection."""
+        ends = [s for s in self._streams if (s.host, s.peer.host) == (one, other) and not s.closed]
+        for stream in ends:
+            stream.sever()
+        return len(ends)
 
     def reset_connections(self, name: str) -> None:
         """Something between resets all connections of a host; it lives on."""
@@ -80,7 +149,7 @@ class SimNetwork:
     def reset(self, name: str) -> None:
         """A process has died: its listeners are gone, and its connections are reset.
 
-        For a machine without power, which resets nothing, `partition` it first: word of the reset
+        For a machine without power, which resets nothing, `isolate` it first: word of the reset
         gets through when it is back.
         """
         self.reset_connections(name)
@@ -88,31 +157,31 @@ class SimNetwork:
         if host is not None:
             host.close_listeners()
 
+    # For hosts ------------------------------------------------------------------------------------
+
     def arrival(self, sender: str, receiver: str) -> float:
         """When something that is sent now arrives."""
-        if self._is_cut(sender, receiver):
-            return math.inf
-        return trio.current_time() + self._entropy.between(*self.latency_s)
+        return self._ways.arrival(sender, receiver)
 
     def connect(self, one: Address, other: Address) -> tuple[SimStream, SimStream]:
         self._streams = [stream for stream in self._streams if not stream.closed]
         ends = (
-            SimStream(one.host, other, self.buffer_bytes, self.arrival),
-            SimStream(other.host, one, self.buffer_bytes, self.arrival),
+            SimStream(one.host, other, self.buffer_bytes, self.arrival, self._sent),
+            SimStream(other.host, one, self.buffer_bytes, self.arrival, self._sent),
         )
         ends[0].connect(ends[1])
         self._streams += ends
         return ends
 
-    def _is_cut(self, one: str, other: str) -> bool:
-        return (one, other) in self._cuts or (other, one) in self._cuts
+    def _sent(self, size_bytes: int) -> None:
+        self.sent_bytes += size_bytes
 
-    def _between(self, one: str, other: str) -> list[SimStream]:
-        return [
-            stream
-            for stream in self._streams
-            if (stream.host, stream.peer.host) in ((one, other), (other, one))
-        ]
+    def _arriving_at(self, receiver: str, sender: str) -> list[SimStream]:
+        return [s for s in self._streams if (s.host, s.peer.host) == (receiver, sender)]
+
+
+def _is_between(stream: SimStream, one: str, other: str) -> bool:
+    return not stream.closed and {stream.host, stream.peer.host} == {one, other}
 
 
 class SimListener:
@@ -182,6 +251,9 @@ class SimHost:
             return None
         near, far = self._network.connect(Address(dialler.name, dialler._free_port()), address)
         listener.offer(far)
+        if self._network.is_doubled(self.name):
+            _, ghost = self._network.connect(Address(dialler.name, dialler._free_port()), address)
+            listener.offer(ghost)
         return near
 
     async def listen(self, address: Address) -> Listener:

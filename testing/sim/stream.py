@@ -35,18 +35,25 @@ class SimStream:
     """
 
     def __init__(
-        self, host: str, peer: Address, buffer_bytes: int, travel: Callable[[str, str], float]
+        self,
+        host: str,
+        peer: Address,
+        buffer_bytes: int,
+        travel: Callable[[str, str], float],
+        on_sent: Callable[[int], None],
     ) -> None:
         self.host = host
         self.peer = peer
         self.closed = False
         self._buffer_bytes = buffer_bytes
         self._travel = travel
+        self._on_sent = on_sent
         self._other: SimStream = self
         self._arriving: deque[Parcel] = deque()
         self._arriving_bytes = 0
         self._unread = bytearray()
         self._ending: Ending | None = None
+        self._severed = False
         self._changed = trio.lowlevel.ParkingLot()
 
     def connect(self, other: "SimStream") -> None:
@@ -116,6 +123,16 @@ class SimStream:
         self._changed.unpark_all()
         self._dispatch(ending)
 
+    def sever(self) -> None:
+        """This end, whose owner lives on, is told that the connection was reset; no word of it
+        goes to the other one."""
+        self._severed = True
+        self._arriving.clear()
+        self._arriving_bytes = 0
+        self._unread.clear()
+        self._ending = Ending.RESET
+        self._changed.unpark_all()
+
     def hold(self) -> None:
         """The way here was cut: what is on it waits."""
         if not self.closed:
@@ -137,9 +154,12 @@ class SimStream:
 
     def _dispatch(self, load: bytes | Ending) -> None:
         other = self._other
+        if self._severed or other._severed:
+            return  # it goes nowhere
         other._arriving.append(Parcel(self._travel(self.host, other.host), load))
         if isinstance(load, bytes):
             other._arriving_bytes += len(load)
+            self._on_sent(len(load))
         other._changed.unpark_all()
 
     def _arrive(self) -> None:

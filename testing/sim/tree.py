@@ -10,10 +10,10 @@ class Tree:
     """Finds things by their current names; it changes nothing."""
 
     def __init__(self, root: Directory) -> None:
-        self._root = root
+        self.root = root
 
     def find(self, path: str) -> Inode:
-        found: Inode = self._root
+        found: Inode = self.root
         for part in parts(path):
             if isinstance(found, File):
                 raise failure(errno.ENOTDIR, path)
@@ -41,8 +41,8 @@ class Tree:
 
     def inodes(self, *, durable: bool = False) -> list[Inode]:
         """All that have a name, or a durable one; each once, also where two names have one file."""
-        found: list[Inode] = [self._root]
-        seen = {id(self._root)}
+        found: list[Inode] = [self.root]
+        seen = {id(self.root)}
         for inode in found:
             if isinstance(inode, Directory):
                 for child in (inode.durable if durable else inode.entries).values():

@@ -3,11 +3,10 @@
 import pytest
 import trio
 
-import busnode
 from busnode.testing.sim import SimDisk
-from busnode.wire.ids import BrokerId, LogId, MsgNo, Topic
+from busnode.wire.ids import BrokerId, LogId, Topic
 
-from .simulated_cluster import SimulatedCluster, SimulatedNode, on_cluster
+from .simulated_cluster import SimulatedCluster, on_cluster
 from .test_mirroring import mirrored, numbers, publish, take
 
 SEEDS = pytest.mark.parametrize("seed", range(3))
@@ -101,67 +100,6 @@ def test_a_copy_that_was_cut_off_in_the_middle_is_completed() -> None:
         await cluster.until(lambda: holders(cluster, origin, 60) == {"b", "c"}, "the whole copy")
 
 
-def lose_logs(node: SimulatedNode, origin: BrokerId) -> None:
-    """Its disk loses the logs of an incarnation, and knows no less that it has written them."""
-    bucket = f"/data/logs/{origin.hex()}"
-    for name in node.disk.names(bucket):
-        node.disk.remove(f"{bucket}/{name}")
-
-
-@SEEDS
-def test_who_wrote_a_log_and_lost_it_gets_it_back_at_once_for_its_consumers(seed: int) -> None:
-    """Two others hold it, so nobody lacks a copy."""
-
-    @on_cluster(seed, "a", "b", "c", mirrors=2)
-    async def _(cluster: SimulatedCluster) -> None:
-        await mirrored(cluster, "a", "b", "c")
-        origin = cluster["a"].node.broker_id
-        async with cluster.client("a", name="publisher") as publisher:
-            await publish(publisher, "/t", range(40))
-        await cluster.until(lambda: len(holders(cluster, origin, 40)) == 3, "two mirrors")
-        await cluster["a"].kill()
-        lose_logs(cluster["a"], origin)
-        await cluster["a"].start()
-        await cluster.meshed()
-        began = trio.current_time()
-        half = busnode.Position({(origin, Topic("/t")): MsgNo(20)})
-        async with (
-            cluster.client("a", name="consumer") as consumer,
-            consumer.subscribe("/t", start=half, on_gap="raise") as rest,
-            consumer.subscribe("/t", start="earliest", on_gap="raise") as whole,
-        ):
-            assert numbers(await take(rest, 20)) == list(range(20, 40))
-            assert numbers(await take(whole, 40)) == list(range(40))
-        assert trio.current_time() - began < 10
-
-
-def test_a_cursor_beyond_all_copies_is_a_gap_while_the_logs_origin_is_there() -> None:
-    @on_cluster(0, "a", "b", "c")
-    async def _(cluster: SimulatedCluster) -> None:
-        await mirrored(cluster, "a", "b", "c")
-        origin = cluster["a"].node.broker_id
-        async with cluster.client("a", name="publisher") as publisher:
-            await publish(publisher, "/t", range(5))
-        await cluster.until(lambda: len(holders(cluster, origin, 5)) == 2, "its copy")
-        beyond = busnode.Position({(origin, Topic("/t")): MsgNo(9)})
-
-        async def gaps_at(home: str) -> list[tuple[int, int]]:
-            heard: list[busnode.Gap] = []
-            async with (
-                cluster.client(home, name=f"consumer at {home}") as consumer,
-                consumer.subscribe("/t", start=beyond, on_gap=heard.append) as messages,
-            ):
-                with trio.move_on_after(2):
-                    await anext(messages)
-            return [(gap.first, gap.last) for gap in heard]
-
-        for home in "abc":
-            assert await gaps_at(home) == [(10, 0)], home
-        await cluster["a"].kill()
-        for home in "bc":
-            assert await gaps_at(home) == [], "nobody knows of more than it has read"
-
-
 # Retention ----------------------------------------------------------------------------------------
 
 
@@ -242,3 +180,27 @@ def test_what_has_expired_is_not_copied_again_and_again() -> None:
         await trio.sleep(100)
         copied = [cluster[name].node.peers.repairing.repaired for name in "bc"]
         assert sum(copied) <= 2, "once for each node that lacks it"
+
+
+@SEEDS
+def test_a_log_of_its_own_that_its_disk_has_lost_is_given_back_to_a_node(seed: int) -> None:
+    """Its clients read it from nobody else."""
+
+    @on_cluster(seed, "a", "b", "c", repair_after_s=5.0)
+    async def _(cluster: SimulatedCluster) -> None:
+        await mirrored(cluster, "a", "b", "c")
+        origin = cluster["a"].node.broker_id
+        async with cluster.client("a", name="publisher") as publisher:
+            await publish(publisher, "/t", range(40))
+        await cluster["a"].kill()
+        await cluster.until(lambda: holders(cluster, origin, 40) == {"b", "c"}, "a second copy")
+        disk = cluster["a"].disk
+        bucket = f"/data/logs/{origin.hex()}"
+        for name in disk.names(bucket):
+            disk.remove(f"{bucket}/{name}")
+        await cluster["a"].start()
+        async with (
+            cluster.client("a", name="consumer") as consumer,
+            consumer.subscribe("/t", start="earliest", on_gap="raise") as messages,
+        ):
+            assert numbers(await take(messages, 40)) == list(range(40))

@@ -1,0 +1,64 @@
+"""When all is settled everything works as in fair weather, and exactly so."""
+
+from typing import Final
+
+import trio
+
+from busnode.testing.sim.history import Acked, Delivered, NotAcked, Sent, Unsettled
+from busnode.testing.sim.stage import Stage
+from busnode.testing.sim.workload.clients import Clients
+
+CALM_S: Final = 10.0
+QUEUED: Final = 12
+LIVE: Final = 4
+MIRRORED: Final = 3
+ASKED: Final = 3
+
+
+async def try_everything(stage: Stage, clients: Clients) -> None:
+    """Publish to all, to queues, live, with a mirror; ask. What does not come is noted."""
+    began = len(stage.history.events)
+    counts = {"m0": MIRRORED, "q0": QUEUED, "l0": LIVE}
+    answered = 0
+    with trio.move_on_after(CALM_S):
+        for publisher in clients.publishers:
+            bus = clients.buses.get(publisher.name)
+            for _ in range(counts.get(publisher.name, 0)) if bus is not None else ():
+                assert bus is not None
+                await publisher.publish(bus)
+        bus = clients.buses.get(clients.requester.name)
+        for _ in range(ASKED) if bus is not None else ():
+            assert bus is not None
+            answered += await clients.requester.ask(bus)
+        while any(_lacking(stage, clients, began)):
+            await trio.sleep(0.1)
+    missing = [*_lacking(stage, clients, began)]
+    if answered < ASKED:
+        missing.append(f"{ASKED - answered} of {ASKED} requests had no answer")
+    for what in missing:
+        stage.history.add(Unsettled(stage.now, f"in fair weather: {what}"))
+
+
+def _lacking(stage: Stage, clients: Clients, began: int) -> list[str]:
+    events = stage.history.events[began:]
+    sent = {event.payload: event for event in events if isinstance(event, Sent)}
+    refused = [event for event in events if isinstance(event, NotAcked)]
+    acked = {event.payload for event in events if isinstance(event, Acked)}
+    got: dict[bytes, set[str]] = {}
+    for event in events:
+        if isinstance(event, Delivered):
+            got.setdefault(event.payload, set()).add(event.consumer)
+    missing = [f"{event.client} was refused: {event.code}" for event in refused]
+    for payload, event in sent.items():
+        name = payload.decode().strip(". ")
+        if event.kind != "live" and payload not in acked:
+            missing.append(f"{name} has no answer")
+        wanted = {
+            "queue": set[str](),
+            "live": {reader.name for reader in clients.readers if reader.how == "live"},
+            "mirrored": {reader.name for reader in clients.readers if reader.how == "earliest"},
+        }[event.kind]
+        if not got.get(payload) or not wanted <= got[payload]:
+            lacking = wanted - got.get(payload, set())
+            missing.append(f"{name} has not come to {' '.join(sorted(lacking)) or 'any member'}")
+    return missing

@@ -1,0 +1,25 @@
+"""The checkers, one promise each."""
+
+from busnode.testing.sim.checkers import (
+    acked,
+    bodies,
+    committed,
+    crashes,
+    deletion,
+    gaps,
+    hop,
+    levels,
+    liveness,
+    memory,
+    order,
+    positions,
+    queues,
+    requests,
+)
+from busnode.testing.sim.checkers.checker import CHECKERS, Story, Violation, judge
+
+__all__ = [
+    "CHECKERS", "Story", "Violation", "acked", "bodies", "committed", "crashes", "deletion",
+    "gaps", "hop", "judge", "levels", "liveness", "memory", "order", "positions", "queues",
+    "requests",
+]  # fmt: skip

@@ -1,0 +1,84 @@
+"""Bits that flip at rest. One good copy is always left: else nobody could promise anything."""
+
+from collections.abc import Callable, Iterator
+
+from busnode.testing.sim.directory import File
+from busnode.testing.sim.platter import Record
+from busnode.testing.sim.stage import Skipped, Stage
+from busnode.testing.sim.trouble.kind import Fault, kind
+from busnode.wire.ids import BrokerId, LogId, Topic
+
+
+@kind("flip_origin")
+async def flip_origin(fault: Fault) -> None:
+    """In a record on the disk of the node that wrote it."""
+    node = fault.entry.node
+    _flip_record(fault, lambda broker_id: fault.stage.wrote.get(broker_id) == node)
+
+
+@kind("flip_mirror")
+async def flip_mirror(fault: Fault) -> None:
+    """In a record of a copy."""
+    node = fault.entry.node
+    _flip_record(fault, lambda broker_id: fault.stage.wrote.get(broker_id) != node)
+
+
+def _flip_record(fault: Fault, of: Callable[[BrokerId], bool]) -> None:
+    stage, name = fault.stage, fault.entry.node
+    stage.note_incarnations()
+    entropy = stage.entropy(fault.entry.number)
+    spare = [each for each in _records(stage, name, of) if _is_elsewhere(stage, name, each)]
+    if not spare:
+        raise Skipped(f"{name} has no such record of which there is another copy")
+    broker_id, path, _, record = entropy.choose(spare)
+    offset = record.offset + entropy.below(record.length)
+    stage.cluster[name].disk.flip_bit(path, offset, entropy.below(8))
+    fault.begun(name, f"{LogId(broker_id, Topic(record.topic))} {record.first_no} at {offset}")
+
+
+def _records(
+    stage: Stage, name: str, of: Callable[[BrokerId], bool]
+) -> Iterator[tuple[BrokerId, str, File, Record]]:
+    platter = stage.platters[name]
+    for broker_id, path, file in platter.segments():
+        if of(broker_id):
+            for record in platter.records(file, broker_id):
+                yield broker_id, path, file, record
+
+
+def _is_elsewhere(stage: Stage, name: str, found: tuple[BrokerId, str, File, Record]) -> bool:
+    broker_id, _, _, record = found
+    log_id = LogId(broker_id, Topic(record.topic))
+    numbers = range(record.first_no, record.last_no + 1)
+    return any(
+        all(other.holds(log_id, number) for number in numbers) for other in stage.others(name)
+    )
+
+
+@kind("flip_index")
+async def flip_index(fault: Fault) -> None:
+    _flip_file(fault, lambda path: path.endswith(".idx"))
+
+
+@kind("flip_metadata")
+async def flip_metadata(fault: Fault) -> None:
+    _flip_file(fault, lambda path: path.endswith(".json"))
+
+
+def _flip_file(fault: Fault, which: Callable[[str], bool]) -> None:
+    stage, name = fault.stage, fault.entry.node
+    entropy = stage.entropy(fault.entry.number)
+    disk = stage.cluster[name].disk
+    found = sorted(
+        (path, file.contents.durable_bytes)
+        for path, file in disk.durable_files()
+        if which(path) and file.contents.durable_bytes
+    )
+    if not found:
+        raise Skipped(f"{name} has no such file at rest")
+    path, size_bytes = entropy.choose(found)
+    if not disk.exists(path):
+        raise Skipped(f"{path} is being done away with")
+    offset = entropy.below(size_bytes)
+    disk.flip_bit(path, offset, entropy.below(8))
+    fault.begun(name, f"{path} at {offset}")

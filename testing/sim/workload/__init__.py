@@ -1,0 +1,1 @@
+"""Clients of all kinds, by the production library: what a run is about."""
