@@ -8,7 +8,8 @@ from busnode.client.positions import Position
 from busnode.client.providers import Provider, Request
 from busnode.client.publisher import NotAcked, Publisher
 from busnode.client.receipts import Receipt, ReceiptRange, Receipts
-from busnode.client.requests import Replies, Reply
+from busnode.client.reply import Reply
+from busnode.client.requests import Replies
 from busnode.client.subscription import Subscription, SubscriptionStatistics
 
 __all__ = [

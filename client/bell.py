@@ -1,6 +1,6 @@
 """Waking those who wait for something to change."""
 
-import anyio
+from busnode.world.real_parking import Parked, park, wake
 
 
 class Bell:
@@ -10,17 +10,16 @@ class Bell:
     checkpoint, or a ring is missed.
     """
 
-    __slots__ = ("_event",)
+    __slots__ = ("_waiting",)
 
     def __init__(self) -> None:
-        self._event: anyio.Event | None = None
+        self._waiting: dict[Parked, None] = {}
 
     def ring(self) -> None:
-        event, self._event = self._event, None
-        if event is not None:
-            event.set()
+        if self._waiting:
+            waiting, self._waiting = self._waiting, {}
+            for parked in waiting:
+                wake(parked)
 
     async def wait(self) -> None:
-        if self._event is None:
-            self._event = anyio.Event()
-        await self._event.wait()
+        await park(self._waiting)

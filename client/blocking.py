@@ -35,7 +35,7 @@ from busnode.client.positions import Position
 from busnode.client.providers import CONCURRENCY, Answer, Provider, Request
 from busnode.client.publisher import NotAcked, Publisher
 from busnode.client.receipts import Receipt, Receipts
-from busnode.client.requests import Reply
+from busnode.client.reply import Reply
 from busnode.client.subscription import Subscription, SubscriptionStatistics
 from busnode.wire.errors import TimedOut
 from busnode.wire.limits import MIB

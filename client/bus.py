@@ -24,14 +24,14 @@ from busnode.client.positions import Position
 from busnode.client.providers import CONCURRENCY, Accepts, Handler, Provider
 from busnode.client.publisher import Publisher
 from busnode.client.receipts import Receipt
-from busnode.client.refusal import again
-from busnode.client.requests import Replies, Reply
+from busnode.client.reply import Reply
+from busnode.client.requests import Replies
 from busnode.client.subscription import Subscription
 from busnode.client.switchboard import DRAIN_S, Switchboard
 from busnode.client.window import BATCHES_MAX
 from busnode.client.world import ClientWorld
 from busnode.wire.control import Hello, encode_control
-from busnode.wire.errors import NoProvider, Refused
+from busnode.wire.errors import Refused
 from busnode.wire.ids import MsgNo
 from busnode.wire.limits import PROTOCOL_VERSION
 from busnode.wire.topics import check_pattern, check_topic
@@ -75,6 +75,7 @@ class Bus:
     def __init__(self, world: ClientWorld, switchboard: Switchboard) -> None:
         self._world = world
         self._switchboard = switchboard
+        self._requests = switchboard.requests
         self._outgoing = switchboard.outgoing
         self._batching = self._outgoing.batching
         self._lanes = self._batching.lanes
@@ -227,15 +228,7 @@ class Bus:
         Raises NoProvider, TimedOut, RequestFailed with the provider's words, or Unavailable when
         the connection was lost meanwhile: it is not asked again by itself.
         """
-        replies = self._switchboard.requests.ask(
-            check_topic(topic), payload, headers, False, timeout
-        )
-        reply = await replies.next_reply()
-        if reply is None:
-            raise NoProvider(f"nobody answered on {topic}")
-        if reply.error is not None:
-            raise again(reply.error)
-        return reply
+        return await self._requests.call(check_topic(topic), payload, headers, timeout)
 
     def request_many(
         self,
@@ -250,8 +243,7 @@ class Bus:
         It ends when all have answered or the time is over. One who failed is a reply with an
         `error`. Whoever stops early just leaves the loop.
         """
-        topic = check_topic(topic)
-        return self._switchboard.requests.ask(topic, payload, headers, True, timeout)
+        return self._requests.ask_many(check_topic(topic), payload, headers, timeout)
 
     def provide(
         self,

@@ -12,7 +12,7 @@ from busnode.client.bell import Bell
 from busnode.client.messages import NO_HEADERS
 from busnode.client.patience import Patience
 from busnode.client.refusal import again
-from busnode.client.requests import Reply
+from busnode.client.reply import Reply
 from busnode.wire import control
 from busnode.wire.errors import BusnodeError, RequestFailed
 from busnode.wire.ids import Pattern
@@ -179,11 +179,11 @@ class Provider:
         except Exception as error:  # noqa: BLE001 - whoever asked gets it, whatever it is
             self._failed(message.request, error, visit)
             return
-        if inspect.isawaitable(answer):
+        if type(answer) is bytes or not inspect.isawaitable(answer):  # which asks around
+            self._reply(message.request, answer, visit)
+        else:
             self._running += 1
             self._host.tasks.start_soon(self._finish, message.request, answer, visit)
-        else:
-            self._reply(message.request, answer, visit)
 
     async def _finish(self, number: int, answer: Awaitable[Answer], visit: int) -> None:
         try:
@@ -200,8 +200,10 @@ class Provider:
     def _reply(self, number: int, answer: Answer, visit: int) -> None:
         if visit != self._host.visit:
             return  # who asked was told that the connection is lost
-        reply = answer if isinstance(answer, Reply) else Reply(answer or b"")
-        message = control.Reply(number, None, dict(reply.headers), reply.payload, last=True)
+        if isinstance(answer, Reply):
+            message = control.Reply(number, None, dict(answer.headers), answer.payload, last=True)
+        else:
+            message = control.Reply(number, None, {}, answer or b"", last=True)
         try:
             self._host.send(message)
         except BusnodeError as error:  # too large, or not bytes

@@ -2,41 +2,28 @@
 
 from collections import deque
 from collections.abc import Mapping
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 from weakref import WeakValueDictionary
 
 import anyio
+import anyio.abc
 
 from busnode.client.bell import Bell
-from busnode.client.messages import NO_HEADERS
+from busnode.client.calls import Call, Calls
 from busnode.client.patience import Patience
-from busnode.client.refusal import again, refusal
+from busnode.client.refusal import again
+from busnode.client.reply import END, GRACE_S, Reply, reply_of
 from busnode.wire import control
 from busnode.wire.errors import BusnodeError, Disconnected, LimitReached, TimedOut, Unavailable
 from busnode.wire.ids import Topic
 from busnode.wire.limits import MIB
 from busnode.world.clock import Clock
 
-END: Final = "END"
-"""The code of the end of many replies that has no reply of its own."""
-
 REQUESTS_MAX: Final = 4096
 """Requests that one client may have under way."""
 
 REPLIES_BYTES_MAX: Final = 16 * MIB
 """Replies to one request that wait to be read: sixteen of the largest."""
-
-GRACE_S: Final = 0.25
-"""The node ends a request in time and says why; only if it does not, we do."""
-
-
-class Reply(NamedTuple):
-    """An answer to a request."""
-
-    payload: bytes
-    headers: Mapping[str, str] = NO_HEADERS
-    error: BusnodeError | None = None
-    """Of one among many who answered: it failed, and the others go on."""
 
 
 class Asker(Protocol):
@@ -45,6 +32,7 @@ class Asker(Protocol):
     clock: Clock
     patience: Patience
     arrival: Bell
+    tasks: anyio.abc.TaskGroup
 
     def send(self, message: control.Control) -> bool: ...
 
@@ -101,7 +89,7 @@ class Replies:
         if self._ended:
             return
         if message.code != END:
-            self._waiting.append(_reply(message))
+            self._waiting.append(reply_of(message))
             self._waiting_bytes += len(message.payload)
         if self._waiting_bytes > REPLIES_BYTES_MAX:
             self.fail(LimitReached(f"{self._waiting_bytes} bytes of replies that nobody has read"))
@@ -122,39 +110,75 @@ class Requests:
 
     def __init__(self, asker: Asker) -> None:
         self._asker = asker
+        self._calls = Calls(asker.clock, asker.tasks)
         self._pending: WeakValueDictionary[int, Replies] = WeakValueDictionary()
         self._next = 1
 
     def __len__(self) -> int:
-        return len(self._pending)
+        return len(self._calls) + len(self._pending)
 
     def now(self) -> float:
         return self._asker.clock.monotonic()
 
-    def ask(
-        self, topic: Topic, payload: bytes, headers: Mapping[str, str], many: bool, timeout_s: float
+    async def call(
+        self, topic: Topic, payload: bytes, headers: Mapping[str, str], timeout_s: float
+    ) -> Reply:
+        """Ask, and wait for the only reply."""
+        deadline = self.now() + timeout_s + GRACE_S
+        if self._asker.patience.away:
+            await self._wait_for_home(timeout_s)
+        self._check()
+        number, self._next = self._next, self._next + 1
+        call = Call(topic, deadline)
+        self._calls.add(number, call)
+        try:
+            self._send(
+                control.Request(number, 0, topic, dict(headers), payload, False, float(timeout_s))
+            )
+            while not call.settled:
+                await call.bell.wait()
+        finally:
+            self._calls.remove(number)
+        return call.outcome()
+
+    def ask_many(
+        self, topic: Topic, payload: bytes, headers: Mapping[str, str], timeout_s: float
     ) -> Replies:
         """A request; it goes out when its first reply is asked for."""
         number, self._next = self._next, self._next + 1
-        message = control.Request(number, 0, topic, dict(headers), payload, many, timeout_s)
+        message = control.Request(number, 0, topic, dict(headers), payload, True, timeout_s)
         return Replies(self, message)
 
     async def begin(self, replies: Replies, message: control.Request) -> float:
         """Send it, to a home that may have to be found first. When it must have ended."""
         deadline = self.now() + message.timeout_s
-        patience = self._asker.patience
-        if patience.away:
-            with anyio.move_on_after(message.timeout_s):
-                await patience.wait(self._asker.arrival, lambda: not patience.away)
-        patience.check()
-        if len(self._pending) >= REQUESTS_MAX:
-            raise LimitReached(f"{REQUESTS_MAX} requests are under way from this client")
+        if self._asker.patience.away:
+            await self._wait_for_home(message.timeout_s)
+        self._check()
         self._pending[message.request] = replies
-        if not self._asker.send(message):
-            raise Disconnected(f"no node in {message.timeout_s:g} s: {patience.why}")
+        self._send(message)
         return deadline + GRACE_S
 
+    async def _wait_for_home(self, timeout_s: float) -> None:
+        patience = self._asker.patience
+        with anyio.move_on_after(timeout_s):
+            await patience.wait(self._asker.arrival, lambda: not patience.away)
+
+    def _check(self) -> None:
+        self._asker.patience.check()
+        if len(self) >= REQUESTS_MAX:
+            raise LimitReached(f"{REQUESTS_MAX} requests are under way from this client")
+
+    def _send(self, message: control.Request) -> None:
+        if not self._asker.send(message):
+            why = self._asker.patience.why
+            raise Disconnected(f"no node in {message.timeout_s:g} s: {why}")
+
     def take(self, message: control.Reply) -> None:
+        call = self._calls.get(message.request)
+        if call is not None:
+            call.take(message)
+            return
         replies = self._pending.get(message.request)
         if replies is not None:
             replies.take(message)
@@ -165,20 +189,14 @@ class Requests:
         self._pending.pop(number, None)
 
     def refused(self, number: int, error: BusnodeError) -> None:
-        replies = self._pending.get(number)
-        if replies is not None:
-            replies.fail(error)
+        asked = self._calls.get(number) or self._pending.get(number)
+        if asked is not None:
+            asked.fail(error)
 
     def left(self, why: str) -> None:
         """The home is gone. Whether anybody got the requests nobody knows: let who asked decide."""
+        error = Unavailable(f"the connection was lost before the reply came: {why}")
+        self._calls.fail_all(error)
         for replies in list(self._pending.values()):
-            replies.fail(Unavailable(f"the connection was lost before the reply came: {why}"))
+            replies.fail(error)
         self._pending.clear()
-
-
-def _reply(message: control.Reply) -> Reply:
-    headers = message.headers or NO_HEADERS
-    if message.code is None:
-        return Reply(message.payload, headers)
-    text = message.payload.decode(errors="replace")
-    return Reply(b"", headers, refusal(message.code, text))

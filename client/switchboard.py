@@ -129,6 +129,12 @@ class Switchboard:
 
     def received(self, message: control.Control) -> None:
         match message:
+            case control.Reply():
+                self.requests.take(message)
+            case control.Request():
+                provider = self._providers.get(message.provider)
+                if provider is not None:
+                    provider.requested(message)
             case control.Ack():
                 self.outgoing.acked(message)
             case control.Chunk():
@@ -136,16 +142,11 @@ class Switchboard:
                     self._for_subscription(message)
             case control.Nodes():
                 self.home.directory.learn(message.nodes)
-            case control.Reply():
-                self.requests.take(message)
             case control.Ask():
                 if message.provider in self._providers:
                     self._providers[message.provider].asked(message)
                 else:  # it has just ended
                     self.send(control.Bid(message.request, False))
-            case control.Request():
-                if message.provider in self._providers:
-                    self._providers[message.provider].requested(message)
             case control.Pong():
                 provider = self._providers.get(message.token - CONFIRMATION)
                 if provider is not None:

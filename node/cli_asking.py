@@ -19,7 +19,10 @@ BRIEFLY: Final = b'{"rows": 0}'
 """A status without lists of clients and logs."""
 
 OTHERS_S: Final = 3.0
-"""How long another node may take: the one that was named has said that it is there."""
+"""How long another node may be unreachable: the one that was named has said that it is there."""
+
+ANSWER_S: Final = 60.0
+"""How long all its answers may take: a hundred thousand logs are two hundred pages."""
 
 Status = Mapping[str, Any]
 
@@ -71,33 +74,42 @@ class Told(NamedTuple, Generic[T]):
     silent: dict[str, str]
 
 
-async def ask_everyone(
-    to: Target, called: str, question: Callable[["Bus", Status], Awaitable[T]]
-) -> Told[T]:
-    """Put a question to the node that is named and then to all others at once. It gets a
-    connection to each, and the status of the first. Raises if that one does not answer."""
+Question = Callable[["Bus", Status], Awaitable[T]]
+"""Asks one node, over a connection to it; it is given the status of the first one."""
+
+
+async def ask_everyone(to: Target, called: str, question: Question[T]) -> Told[T]:
+    """Put a question to the node that is named and then to all others at once. Raises if the first
+    does not answer."""
+    from busnode.client import connect
+
+    async with connect(to.url, name=called, deadline_s=to.timeout_s) as bus:
+        return await ask_around(bus, to.timeout_s, called, question)
+
+
+async def ask_around(bus: "Bus", timeout_s: float, called: str, question: Question[T]) -> Told[T]:
+    """The same, from a connection that there is."""
     import trio
 
     from busnode.client import connect
     from busnode.wire.errors import BusnodeError
 
     told: Told[T] = Told({}, {})
-    patience_s = min(to.timeout_s, OTHERS_S)
+    patience_s = min(timeout_s, OTHERS_S)
+    found = await ask(bus, STATUS, BRIEFLY, timeout_s)
 
     async def ask_one(neighbour: Neighbour) -> None:
         try:
-            with trio.fail_after(2 * patience_s):
+            with trio.fail_after(ANSWER_S):
                 async with connect(neighbour.url, name=called, deadline_s=patience_s) as other:
                     told.answers[neighbour.name] = await question(other, found)
         except BusnodeError as error:
             told.silent[neighbour.name] = error.text
         except trio.TooSlowError:
-            told.silent[neighbour.name] = f"no answer within {2 * patience_s:g} s"
+            told.silent[neighbour.name] = f"no whole answer within {ANSWER_S:g} s"
 
-    async with connect(to.url, name=called, deadline_s=to.timeout_s) as bus:
-        found = await ask(bus, STATUS, BRIEFLY, to.timeout_s)
-        told.answers[found["name"]] = await question(bus, found)
-        async with trio.open_nursery() as nursery:
-            for neighbour in neighbours(found):
-                nursery.start_soon(ask_one, neighbour)
+    told.answers[found["name"]] = await question(bus, found)
+    async with trio.open_nursery() as nursery:
+        for neighbour in neighbours(found):
+            nursery.start_soon(ask_one, neighbour)
     return told

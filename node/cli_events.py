@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
-from busnode.node.cli_asking import EVENTS, Status, ask_everyone, ask_pages
+from busnode.node.cli_asking import EVENTS, Status, ask_around, ask_pages
 from busnode.node.connecting import Target, reaching_a_node, run
 from busnode.node.event import Event, read_event
 from busnode.node.event_kinds import KINDS, LINK_MADE, SEVERITIES
@@ -17,6 +17,8 @@ from busnode.node.presentation import Lines, Part, moment, printable
 
 if TYPE_CHECKING:
     from busnode.client import Bus
+
+NAME: Final = "busnode events"
 
 SHOWN: Final = 100
 SHOWN_BEFORE_FOLLOWING: Final = 10
@@ -111,7 +113,11 @@ def events(
 
 
 async def _recent(to: Target, wanted: Wanted, count: int, as_json: bool) -> int:
-    _show(_last([event for event in await _kept(to) if wanted(event)], count), as_json)
+    from busnode.client import connect
+
+    async with connect(to.url, name=NAME, deadline_s=to.timeout_s) as bus:
+        events = await _kept(bus, to.timeout_s)
+    _show(_last([event for event in events if wanted(event)], count), as_json)
     return 0
 
 
@@ -119,9 +125,16 @@ async def _follow(to: Target, wanted: Wanted, count: int, as_json: bool) -> int:
     import trio
 
     from busnode.client import connect
+    from busnode.wire.errors import Unavailable
 
     shown = Shown()
     came = trio.Event()
+
+    async def kept() -> list[Event]:
+        try:
+            return await _kept(bus, to.timeout_s)
+        except Unavailable:
+            return []  # the home was lost; there will be another one, and other events
 
     def show(events: Iterable[Event]) -> None:
         _show([event for event in shown.new_of(events) if wanted(event)], as_json)
@@ -133,13 +146,13 @@ async def _follow(to: Target, wanted: Wanted, count: int, as_json: bool) -> int:
             await came.wait()
             await trio.sleep(SETTLE_S)
             came = trio.Event()
-            show(await _kept(to))
+            show(await kept())
 
     async with (
-        connect(to.url, name="busnode events", deadline_s=to.timeout_s) as bus,
+        connect(to.url, name=NAME, deadline_s=to.timeout_s) as bus,
         bus.subscribe(f"{EVENTS}/{wanted.node or '+'}") as messages,
     ):
-        past = [event for event in shown.new_of(await _kept(to)) if wanted(event)]
+        past = [event for event in shown.new_of(await kept()) if wanted(event)]
         _show(_last(past, count), as_json)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(ask_those_who_come)
@@ -148,17 +161,17 @@ async def _follow(to: Target, wanted: Wanted, count: int, as_json: bool) -> int:
                 if event.kind == LINK_MADE.name:
                     came.set()
                 # Some may be lost on their way, with a home for one: the nodes have kept them.
-                show([*(await _kept(to) if shown.lacks_before(event) else []), event])
+                show([*(await kept() if shown.lacks_before(event) else []), event])
     return 0
 
 
-async def _kept(to: Target) -> list[Event]:
+async def _kept(bus: "Bus", timeout_s: float) -> list[Event]:
     """What all nodes have kept."""
 
     async def question(bus: "Bus", _: Status) -> list[Any]:
-        return await ask_pages(bus, EVENTS, "events", "after", {}, to.timeout_s)
+        return await ask_pages(bus, EVENTS, "events", "after", {}, timeout_s)
 
-    told = await ask_everyone(to, "busnode events", question)
+    told = await ask_around(bus, timeout_s, NAME, question)
     for node, reason in told.silent.items():
         click.echo(f"busnode: nothing from {printable(node)}: {printable(reason)}", err=True)
     found: dict[tuple[str, int], Event] = {}

@@ -2,14 +2,26 @@
 # ruff: noqa: PLC0415 - the help does without the client and its event loop
 
 import json
+from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
-from busnode.node.cli_asking import STATUS, TOPICS, Status, ask, ask_pages
+from busnode.node.cli_asking import (
+    LOGS,
+    STATUS,
+    TOPICS,
+    Status,
+    ask,
+    ask_everyone,
+    ask_pages,
+)
+from busnode.node.cli_holders import show_all_logs, show_logs, show_silent
+from busnode.node.cli_watch import watch
 from busnode.node.cluster_view import ClusterView
 from busnode.node.connecting import Target, reaching_a_node, run
+from busnode.node.log_holders import merge_logs
 from busnode.node.presentation import (
     Column,
     Lines,
@@ -26,6 +38,11 @@ from busnode.wire.topics import check_pattern
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from busnode.client import Bus
+
+
+LOGS_SHOWN: Final = 20
+"""Logs of which a status tells; --logs has all."""
 
 _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
@@ -33,22 +50,63 @@ _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 # status ---------------------------------------------------------------------------------------
 
 
+def _pattern(_: click.Context, __: click.Parameter, text: str | None) -> Pattern | None:
+    return None if text is None else check_pattern(text)
+
+
 @click.command()
+@click.option(
+    "--logs", "logs", metavar="[PATTERN]", is_flag=False, flag_value="/*", callback=_pattern,
+    help="All logs, or those that match: who holds each, how far, and how safe it is.",
+)  # fmt: skip
+@click.option(
+    "--watch", "watched", is_flag=True,
+    help="Mirrors, catch-up and repairs of all nodes, each second, until Ctrl-C; in a pipe a line "
+    "for each change.",
+)  # fmt: skip
 @_as_json
 @reaching_a_node
-def status(*, as_json: bool, to: Target) -> None:
-    """Show how a node is doing: the cluster, its clients and why each is idle, and its logs."""
-    run(partial(_status, to, as_json))
+def status(*, logs: Pattern | None, watched: bool, as_json: bool, to: Target) -> None:
+    """Show how a node is doing: the cluster, its clients and why each is idle, and some logs."""
+    if watched and logs is not None:
+        raise click.UsageError("take --logs or --watch: one looks once, the other on and on")
+    if watched:
+        run(partial(watch, to, as_json))
+    elif logs is not None:
+        run(partial(show_all_logs, to, logs, as_json))
+    else:
+        run(partial(_status_json if as_json else _status, to))
 
 
-async def _status(to: Target, as_json: bool) -> int:
+async def _status_json(to: Target) -> int:
     from busnode.client import connect
 
     async with connect(to.url, name="busnode status", deadline_s=to.timeout_s) as bus:
         found = await ask(bus, STATUS, b"", to.timeout_s)
-    if as_json:
-        click.echo(json.dumps(found, ensure_ascii=False, indent=2).encode())
-        return 0
+    click.echo(json.dumps(found, ensure_ascii=False, indent=2).encode())
+    return 0
+
+
+async def _status(to: Target) -> int:
+    """What the node tells of itself; of some of its logs all nodes are asked who holds them."""
+    found: Status = {}
+    wanted = 1
+    named = b""
+
+    async def question(bus: "Bus", _: Status) -> list[Status]:
+        nonlocal found, wanted, named
+        if not found:
+            found = await ask(bus, STATUS, b"", to.timeout_s)
+            chosen = [[log["broker_id"], log["topic"]] for log in worth_showing(found["logs"])]
+            named = json.dumps({"logs": chosen}).encode() if chosen else b""
+        if not named:
+            return []
+        page = await ask(bus, LOGS, named, to.timeout_s)
+        wanted = max(wanted, page["copies_wanted"])
+        rows: list[Status] = page["logs"]
+        return rows
+
+    told = await ask_everyone(to, "busnode status", question)
     view = ClusterView(found)
     show_node(found, view)
     click.echo()
@@ -57,8 +115,17 @@ async def _status(to: Target, as_json: bool) -> int:
         click.echo()
     show_clients(found)
     click.echo()
-    _show_logs(found)
+    logs = merge_logs(told.answers)
+    logs.sort(key=lambda log: -log.size_bytes)
+    show_logs(logs, found["logs_count"], wanted, len(told.answers) + len(told.silent))
+    show_silent(told.silent)
     return 0
+
+
+def worth_showing(logs: Sequence[Status]) -> list[Status]:
+    """Those with a trouble first, then the largest."""
+    troubled = [log for log in logs if log["poisoned"] or log["holes"]]
+    return [*troubled, *(log for log in logs if log not in troubled)][:LOGS_SHOWN]
 
 
 def show_node(found: Status, view: ClusterView) -> None:
@@ -137,46 +204,12 @@ def _subscription(found: Status) -> tuple[str, ...]:
     )
 
 
-def _show_logs(found: Status) -> None:
-    columns = [
-        Column("broker", style="dim"),
-        Column("topic", style="cyan"),
-        Column("msgNo", justify="right", beside="msgNo {}"),
-        Column("size", justify="right"),
-        Column("state"),
-    ]
-    rows = [
-        (
-            str(log["broker_id"])[:8],
-            printable(log["topic"]),
-            f"{log['first_no']}–{log['last_no']}" if log["last_no"] >= log["first_no"] else "none",
-            size(log["bytes"]),
-            _log_state(found, log),
-        )
-        for log in found["logs"]
-    ]
-    if rows:
-        show_table(columns, rows, names=2)
-    _show_count(found["logs_count"], len(rows), "log", None)
-
-
-def _log_state(found: Status, log: Status) -> str:
-    if log["poisoned"]:
-        return f"poisoned: {printable(str(log['poisoned']))}"
-    state = "open" if log["broker_id"] == found["broker_id"] else "finished"
-    return f"{state}, {counted(log['holes'], 'hole')}" if log["holes"] else state
-
-
 def _show_count(count: int, shown: int, noun: str, on: "Console | None") -> None:
     more = f"; {count - shown:,} are not shown" if count > shown else ""
     Lines(on).write([[(f"{counted(count, noun)}{more}", "bold")]])
 
 
 # topics ---------------------------------------------------------------------------------------
-
-
-def _pattern(_: click.Context, __: click.Parameter, text: str) -> Pattern:
-    return check_pattern(text)
 
 
 @click.command()

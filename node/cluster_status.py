@@ -17,6 +17,8 @@ def cluster_status(peers: Peers, world: World, rows_max: int) -> Status:
     counts = peers.membership.counts
     rows = _peers(peers, world.clock.monotonic())
     missing = peers.missing_links()
+    names = peers.names()
+    now = world.clock.monotonic()
     return {
         "peers_count": len(rows),
         "peers": rows[:rows_max],
@@ -25,9 +27,19 @@ def cluster_status(peers: Peers, world: World, rows_max: int) -> Status:
         ],
         "missing_links_count": len(missing),
         "clients_at": peers.addresses(),
-        "mirrors": [_mirror(stream) for stream in peers.mirroring.streams.values()],
+        "mirrors": [_stream(stream, now) for stream in peers.mirroring.streams.values()],
+        "repairs": [
+            {
+                "of": push.broker_id.hex(),
+                "of_name": peers.me.name if peers.is_own(push.broker_id) else names.get(push[0]),
+                **_stream(stream, now),
+            }
+            for push, stream in peers.repairing.streams.items()
+        ],
+        "repairs_done": peers.repairing.repaired,
         "level": "mirrored" if peers.mirroring.in_force else "local",
         "mirror_of": [each.hex() for each in peers.copies.origins],
+        "mirror_of_names": [names.get(each) for each in peers.copies.origins],
         "interests": len(peers.interests),
         "remote_logs": len(peers.logs),
         "links_made": peers.links_made,
@@ -46,11 +58,21 @@ def cluster_status(peers: Peers, world: World, rows_max: int) -> Status:
     }
 
 
-def _mirror(stream: MirrorStream) -> Status:
+def _stream(stream: MirrorStream, now: float) -> Status:
+    """What goes to one mirror or to one new copy, and how far that has got."""
+    progress, lag = stream.progress, stream.lag()
+    state = "in force" if progress.in_force else "catching up" if stream.has_begun else "asked"
     return {
         "name": stream.link.name,
-        "state": "in force" if stream.progress.in_force else "catching up",
-        "behind": stream.progress.behind,
+        "state": state,
+        "behind": progress.behind,
+        "behind_bytes": round(progress.behind_bytes),
+        "total": progress.total,
+        "total_bytes": round(progress.total_bytes),
+        "since_s": round(now - stream.began_at, 3),
+        "lag": lag.messages,
+        "lag_bytes": lag.size_bytes,
+        "waiting_s": round(lag.waiting_s, 3),
         "sent_bytes": stream.sent_bytes,
     }
 

@@ -4,25 +4,20 @@ The same bytes go into the same files under the origin's brokerId. A copy has on
 session of its origin; what it has synced it tells that one, and does not broadcast.
 """
 
-from itertools import accumulate
 from typing import Final, Protocol
-
-from xxhash import xxh3_64_intdigest
 
 from busnode.node.committer import Committer
 from busnode.node.event_kinds import COPIES_HELD
 from busnode.node.events import Tell, log_only
 from busnode.node.ownership import Ownership
 from busnode.node.producers import Producers, SeenRun
-from busnode.node.publishing import consecutive
 from busnode.node.router import Router
 from busnode.segments.store import Log, Store
 from busnode.wire.control import Chunk, Mirrored, encode_trusted
-from busnode.wire.errors import BadFrame, BadHash, LogPoisoned, SecondWriter, StorageFailed
-from busnode.wire.frames import HASHED_HEADER_AT, HEADER_BYTES, broker_seed, read_header
+from busnode.wire.copied import CopiedRun, copied_log, record_from, verify_copied
+from busnode.wire.errors import BadFrame, BadTopic, LogPoisoned, SecondWriter, StorageFailed
 from busnode.wire.ids import BrokerId, LogId, MsgNo, Topic
-from busnode.wire.runs import Run
-from busnode.wire.topics import decode_topic
+from busnode.wire.topics import check_topic
 from busnode.world.clock import Clock
 
 ROWS_A_FRAME: Final = 200
@@ -62,7 +57,6 @@ class Copies:
         self._producers = producers
         self._committer = committer
         self._writers: dict[BrokerId, Origin] = {}
-        self._seeds: dict[BrokerId, int] = {}
         self.messages = 0
         """Messages written for others."""
 
@@ -87,7 +81,6 @@ class Copies:
                 raise LogPoisoned(f"the copy of {log.log_id} takes no more: {log.poisoned}")
         self._ownership.copies_kept(broker_id, retain_s)
         self._writers[broker_id] = origin
-        self._seeds[broker_id] = broker_seed(broker_id)
         rows = [(log.log_id.topic, log.committed_no) for log in copies]
         for at in range(0, len(rows), ROWS_A_FRAME):
             origin.send(encode_trusted(Mirrored, broker_id, rows[at : at + ROWS_A_FRAME]))
@@ -97,28 +90,24 @@ class Copies:
     def leave(self, origin: Origin) -> None:
         """Its session has ended; what it wrote stays."""
         for broker_id in [each for each, writer in self._writers.items() if writer is origin]:
-            del self._writers[broker_id], self._seeds[broker_id]
+            del self._writers[broker_id]
 
-    def take(self, origin: Origin, chunk: Chunk, view: memoryview, run: Run) -> None:
+    def take(self, origin: Origin, chunk: Chunk, view: memoryview, run: CopiedRun) -> None:
         """Records of the origin's log; valid only now. A ProtocolError for what cannot be."""
         broker_id = chunk.broker_id
         if self._writers.get(broker_id) is not origin:
             raise BadFrame(f"records of {broker_id.hex()} from a node that may not write them")
-        if run.topic != chunk.topic.encode():
-            raise BadFrame(f"record of {run.topic!r} in a CHUNK of {chunk.topic}")
-        first_no = self._verify(view, run, broker_id)
-        log_id = LogId(broker_id, decode_topic(run.topic))
+        log_id = LogId(broker_id, Topic(chunk.topic))
         log = self._store.get(log_id) or self._create(log_id)
-        if first_no < log.next_no:
-            run, first_no = _behind(run, first_no, log.next_no)
-            if first_no > log.next_no:
-                raise BadFrame(f"{log_id}: a record reaches over {log.next_no}, which comes next")
-            if not run.batches:
+        if run.first_no < log.next_no:
+            rest = _behind(view, run, log)
+            if rest is None:
                 return  # it was had before
-        elif first_no > log.next_no:
-            if chunk.first_no != first_no:
-                raise BadFrame(f"{log_id}: record {first_no} where {log.next_no} comes next")
-            log.skip_to(MsgNo(first_no))  # the origin does not have what is between
+            run = rest
+        elif run.first_no > log.next_no:
+            if chunk.first_no != run.first_no:
+                raise BadFrame(f"{log_id}: record {run.first_no} where {log.next_no} comes next")
+            log.skip_to(MsgNo(run.first_no))  # the origin does not have what is between
         stored_us = self._clock.utc_us() - chunk.age_us if chunk.age_us else None
         try:
             log.append(view[run.start : run.end], run.count, run.utc_us_max, stored_us)
@@ -126,12 +115,15 @@ class Copies:
             self._committer.lost(log)
             raise BadFrame(f"the copy of {log.log_id} cannot be written: {error.text}") from error
         self.messages += run.count
-        self._learn(run, log, first_no)
+        self._learn(run, log)
         self._committer.wake()
 
     def _create(self, log_id: LogId) -> Log:
         try:
+            check_topic(log_id.topic)
             log = self._store.create(log_id)
+        except BadTopic as error:
+            raise BadFrame(f"records of a log that cannot be: {error.text}") from error
         except StorageFailed as error:
             raise BadFrame(f"no room for a copy of {log_id}: {error.text}") from error
         self._router.add_log(log)
@@ -141,31 +133,11 @@ class Copies:
                 listener.read(log, 0)
         return log
 
-    def _verify(self, view: memoryview, run: Run, broker_id: BrokerId) -> int:
-        """The first number of a run whose records are the origin's and follow one another."""
-        seed = self._seeds[broker_id]
-        first_no = int(read_header(view, run.start).first_no)
-        number = first_no
-        for at, count, _, _, _ in run.batches:
-            header = read_header(view, at)
-            half = view[at + HASHED_HEADER_AT : at + HEADER_BYTES]
-            if (
-                header.broker_id != broker_id
-                or header.first_no != number
-                or xxh3_64_intdigest(half, number ^ seed) != header.header_hash
-            ):
-                raise BadHash(f"record {header.first_no} is not what {broker_id.hex()} wrote")
-            number += count
-        return first_no
-
-    def _learn(self, run: Run, log: Log, first_no: int) -> None:
+    def _learn(self, run: CopiedRun, log: Log) -> None:
         """A producer that sends again here what its dead home has stored is not stored twice."""
-        for part in consecutive(run):
-            _, _, _, producer_id, first_seq = part.batches[0]
+        for producer_id, first_seq, first_no, ends in run.producer_runs:
             if first_seq:
-                ends = list(accumulate(batch[1] for batch in part.batches))
                 self._producers.get(producer_id).add(SeenRun(first_seq, ends, log, first_no))
-            first_no += part.count
 
     def committed(self, logs: list[Log]) -> list[Log]:
         """Of the logs that a commit has moved the copies; their origins are told."""
@@ -183,17 +155,10 @@ class Copies:
         return moved
 
 
-def _behind(run: Run, first_no: int, next_no: int) -> tuple[Run, int]:
-    """The part of a run whose records begin at a number or behind it, and where it begins."""
-    place = 0
-    while place < len(run.batches) and first_no < next_no:
-        first_no += run.batches[place][1]
-        place += 1
-    batches = run.batches[place:]
-    rest = Run(run.topic, batches[0][0] if batches else run.end)
-    rest.end = run.end
-    rest.batches = batches
-    rest.count = sum(batch[1] for batch in batches)
-    rest.flags = run.flags
-    rest.utc_us_max = run.utc_us_max
-    return rest, first_no
+def _behind(view: memoryview, run: CopiedRun, log: Log) -> CopiedRun | None:
+    """The part of a run that a log does not have yet; None when it has it all."""
+    at, number = record_from(view, run, log.next_no)
+    if number > log.next_no:
+        raise BadFrame(f"{log.log_id}: a record reaches over {log.next_no}, which comes next")
+    copied = copied_log(log.log_id.broker_id, run.topic)
+    return verify_copied(view, at, run.end, copied)

@@ -16,6 +16,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
 from busnode import __version__
+from busnode.node.peers import Peers
 from busnode.node.status import unready
 from busnode.node.traffic import Traffic
 
@@ -33,6 +34,8 @@ class Sums:
     logs: int = 0
     stored_bytes: int = 0
     holes: int = 0
+    copies: int = 0
+    """Logs that other nodes have written."""
     subscriptions: int = 0
     behind: int = 0
     traffic: Traffic = field(default_factory=Traffic)
@@ -51,6 +54,7 @@ async def add_up(node: "RunningNode") -> Sums:
     for sums.logs, log in enumerate(node.store.logs(), start=1):
         sums.stored_bytes += log.size_bytes
         sums.holes += len(log.holes())
+        sums.copies += log.log_id.broker_id not in node.ownership
         if sums.logs % SLICE == 0:
             await trio.lowlevel.checkpoint()
     places = 0
@@ -84,6 +88,7 @@ class NodeCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         node, sums = self._node, self._sums
         yield self._about()
+        yield self._events()
         yield _gauge("ready", "1 while clients should come here.", unready(node) is None)
         yield _gauge("draining", "1 while the node is leaving.", node.draining)
         uptime_s = node.world.clock.monotonic() - node.started_at
@@ -135,13 +140,14 @@ class NodeCollector(Collector):
         dropped = sum(session.dropped for session in peers.sessions.values())
         slow = "Messages, not persistent, dropped for other nodes that are linked now."
         yield _gauge("dropped_for_peers", slow, dropped)
+        yield from _of_mirrors(peers)
         streams = peers.mirroring.streams.values()
         in_force = sum(stream.progress.in_force for stream in streams)
         yield _gauge("mirrors_in_force", "Mirrors whose word an ack waits for.", in_force)
-        behind = sum(stream.progress.behind for stream in streams)
-        yield _gauge("mirror_behind_messages", "What mirrors have yet to catch up with.", behind)
         sent = sum(stream.sent_bytes for stream in streams)
         yield _gauge("mirror_sent_bytes", "Bytes sent to the mirrors that there are now.", sent)
+        held = "Logs held here that other nodes have written."
+        yield _gauge("copies_held", held, self._sums.copies)
         copied = "Messages written here as a mirror of other nodes."
         yield _counter("copied_messages", copied, peers.copies.messages)
         yield _gauge("interests", "Patterns that other nodes are told of.", len(peers.interests))
@@ -160,6 +166,12 @@ class NodeCollector(Collector):
         yield _counter("discovery_dropped", "Of these, too many at once.", found.dropped)
         yield _counter("discovery_malformed", "Of these, without a sense.", found.malformed)
 
+    def _events(self) -> Metric:
+        events = CounterMetricFamily("busnode_events", "Events told.", labels=["severity"])
+        for severity, count in self._node.events.counts.items():
+            events.add_metric([severity], count)
+        return events
+
     def _about(self) -> Metric:
         node = self._node
         labels = {
@@ -171,6 +183,40 @@ class NodeCollector(Collector):
         about = GaugeMetricFamily("busnode_info", "Who this node is.", labels=list(labels))
         about.add_metric(list(labels.values()), 1)
         return about
+
+
+def _of_mirrors(peers: Peers) -> Iterator[Metric]:
+    """Of each mirror and each repair that there is now."""
+    lags = {
+        "mirror_lag_messages": "Messages appended here that a mirror has not synced.",
+        "mirror_lag_bytes": "The same in bytes, as far as messages of one log are alike.",
+        "mirror_waiting_seconds": "For how long a mirror has not answered what it was sent.",
+    }
+    metrics = [
+        GaugeMetricFamily(f"busnode_{name}", help_, labels=["mirror"])
+        for name, help_ in lags.items()
+    ]
+    mirrors, repairs = peers.mirroring.streams.values(), peers.repairing.streams.values()
+    for stream in mirrors:
+        for metric, value in zip(metrics, stream.lag(), strict=True):
+            metric.add_metric([stream.link.name], value)
+    yield from metrics
+    kinds = {"mirror": mirrors, "repair": repairs}
+    messages = GaugeMetricFamily(
+        "busnode_catchup_remaining_messages",
+        "Messages that mirrors and new copies have yet to catch up with.", labels=["kind"],
+    )  # fmt: skip
+    size_bytes = GaugeMetricFamily(
+        "busnode_catchup_remaining_bytes",
+        "The same in bytes, as far as messages of one log are alike.", labels=["kind"],
+    )  # fmt: skip
+    for kind, streams in kinds.items():
+        messages.add_metric([kind], sum(stream.progress.behind for stream in streams))
+        size_bytes.add_metric([kind], sum(stream.progress.behind_bytes for stream in streams))
+    yield from (messages, size_bytes)
+    yield _gauge("repairs_under_way", "Copies that this node makes at others now.", len(repairs))
+    done = peers.repairing.repaired
+    yield _counter("repairs_done", "Copies that this node has made at others.", done)
 
 
 def _gauge(name: str, help_: str, value: float) -> Metric:

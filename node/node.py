@@ -31,6 +31,7 @@ from busnode.node.event_kinds import (
 )
 from busnode.node.events import TOPIC as EVENTS
 from busnode.node.events import Events
+from busnode.node.held_logs import answer_logs
 from busnode.node.http import HttpServer
 from busnode.node.identity import find_name
 from busnode.node.incarnation import Incarnations
@@ -154,6 +155,7 @@ class RunningNode:
         )
         self.bidding.answer("/$sys/status", lambda payload: answer_status(self, payload))
         self.bidding.answer("/$sys/topics", lambda payload: answer_topics(self, payload))
+        self.bidding.answer("/$sys/logs", lambda payload: answer_logs(self, payload))
         self.bidding.answer(EVENTS, self.events.answer)
         self.sessions: dict[ClientNo, ClientSession] = {}
         self.departed = Traffic()

@@ -26,8 +26,11 @@ QUEUED_BYTES_MAX: Final = 64 * 1024 * 1024
 """What all subscriptions of one client, of which there may be thousands, may keep in memory."""
 
 PIECES_BEFORE_YIELD: Final = 32
-"""Pieces that one connection may send before others have their turn: 8 MiB. Measured by sendfile to
-a reader in another process, on 2 cores that others used too: 1.5 to 10 ms, median 5."""
+"""Pieces that one connection may send before others have their turn."""
+
+BYTES_BEFORE_YIELD: Final = 8 * 1024 * 1024
+"""And bytes. Measured by sendfile to a reader in another process, on 2 cores that others used too:
+1.5 to 10 ms, median 5."""
 
 FETCHES_MAX: Final = 4
 """Ranges that are fetched from the disk at once for one connection: one that comes back to ten
@@ -79,6 +82,7 @@ class Outgoing:
         self._sources: OrderedDict[Source, None] = OrderedDict()
         """Those that have something, in turn; one of many thousands can leave at once."""
         self._pieces_left = 0
+        self._bytes_left = 0
         self._ended = False
         self._waiting = trio.CancelScope()
         self._idle: trio.Event | None = None
@@ -206,6 +210,7 @@ class Outgoing:
             return
         self._pumping = True  # a source may send a control frame while it is asked
         self._pieces_left = PIECES_BEFORE_YIELD
+        self._bytes_left = BYTES_BEFORE_YIELD
         try:
             while self._send_some():
                 pass
@@ -249,7 +254,7 @@ class Outgoing:
             self._control.clear()
             self._control_bytes = 0
         elif self._sources:
-            if not self._pieces_left:
+            if not self._pieces_left or self._bytes_left <= 0:
                 return self._block()
             self._pieces_left -= 1
             source = next(iter(self._sources))
@@ -260,6 +265,7 @@ class Outgoing:
                 self._sources.move_to_end(source)
                 self._unsent = memoryview(piece.data)
                 self._range, self._range_sent = piece.range, 0
+                self._bytes_left -= len(piece.data) + (piece.range.length if piece.range else 0)
                 self._suspect = piece.suspect
         else:
             return False

@@ -39,6 +39,7 @@ class Ownership:
         return broker_id in self._own
 
     def __iter__(self) -> Iterator[BrokerId]:
+        """The oldest first."""
         return iter(list(self._own))
 
     def add(self, broker_id: BrokerId) -> None:

@@ -46,6 +46,7 @@ from busnode.wire.control import (
     encode_control,
     encode_trusted,
 )
+from busnode.wire.copied import CopiedRun
 from busnode.wire.errors import BadFrame, LimitReached, Refused, StorageError
 from busnode.wire.fields import U64_MAX
 from busnode.wire.frames import FrameType
@@ -121,7 +122,7 @@ class PeerSession(Conversation):
         heartbeat_s: float,
         hello_timeout_s: float,
     ) -> None:
-        reader = FrameReader()
+        reader = FrameReader(copies=True)
         reader.awaited = FrameType.PEER_HELLO
         session = Session(PEER_TABLE, Side.LISTENER)
         super().__init__(stream, clock, session, reader, heartbeat_s, hello_timeout_s)
@@ -187,7 +188,9 @@ class PeerSession(Conversation):
     async def _take_run(self, runs: Runs, place: int) -> None:
         if runs.chunk is None:
             raise BadFrame("batch without a CHUNK that says of which log it is")
-        self._host.copies.take(self, runs.chunk, self._reader.view, runs.runs[place])
+        run = runs.runs[place]
+        assert isinstance(run, CopiedRun)
+        self._host.copies.take(self, runs.chunk, self._reader.view, run)
 
     def _take(self, message: Control) -> Awaitable[None] | None:
         if isinstance(message, Interest):

@@ -59,7 +59,7 @@ from busnode.wire.control import (
 )
 from busnode.wire.errors import BadFrame, BadVersion, WrongCluster
 from busnode.wire.fields import U64_MAX
-from busnode.wire.ids import BrokerId, LogId, Pattern
+from busnode.wire.ids import BrokerId, LogId, MsgNo, Pattern
 from busnode.wire.limits import PROTOCOL_VERSION
 from busnode.wire.runs import Run
 from busnode.wire.trie import Trie
@@ -124,8 +124,8 @@ class Peers:
         self.local = LocalCopies(self.fetch_elsewhere)
         self.repairing = Repairing(
             store, world.clock, broker_id, config.mirrors + 1, config.repair_after_s,
-            mirroring.throttle, lambda: publishing.broker_id,
-            lambda broker_id: ownership.retain_s.get(broker_id, config.retain_s), tell, ownership,
+            mirroring.throttle, lambda: publishing.broker_id, ownership,
+            lambda broker_id: ownership.retain_s.get(broker_id, config.retain_s), tell,
         )  # fmt: skip
         self._ownership = ownership
         self.mirroring = mirroring
@@ -236,6 +236,10 @@ class Peers:
     def is_own(self, broker_id: BrokerId) -> bool:
         return broker_id in self._ownership
 
+    def is_longer_elsewhere(self, log: Log) -> bool:
+        holder = self.logs.holder(log.log_id)
+        return holder is not None and holder.logs[log.log_id][1] > log.committed_no
+
     def is_written(self, broker_id: BrokerId, session: PeerSession) -> bool:
         if broker_id == self._publishing.broker_id:
             return True
@@ -251,12 +255,23 @@ class Peers:
             copy = self.store.get(log_id)
             if copy is None:
                 yield log_id, first_no, end_no
-            else:
+            elif not self.is_own(log_id.broker_id) or self.is_longer_elsewhere(copy):
                 reach = min(first_no, copy.first_no), max(end_no, copy.committed_no)
                 yield log_id, *reach
         for log in self.router.logs(pattern):
             if not self.is_own(log.log_id.broker_id) and log.log_id not in self.logs:
                 yield log.log_id, log.first_no, log.committed_no
+
+    def reach(self, log_id: LogId) -> int | None:
+        holder, log = self.logs.holder(log_id), self.store.get(log_id)
+        ends = [log.committed_no] if log is not None else []
+        if holder is not None:
+            ends.append(MsgNo(holder.logs[log_id][1]))
+        return max(ends, default=None)
+
+    def is_finished(self, log_id: LogId) -> bool:
+        broker_id = log_id.broker_id
+        return not self.is_own(broker_id) and broker_id not in self.links
 
     def fetch(
         self,
@@ -351,10 +366,21 @@ class Peers:
             if not 1 <= first_no <= end_no + 1 <= U64_MAX or len(link.logs) >= LOGS_OF_PEER_MAX:
                 raise BadFrame(f"{len(link.logs)} logs, and one from {first_no} to {end_no}")
             if self.is_own(broker_id):
+                # Who reads it here already goes on when it was completed.
+                if self._is_behind(log_id, end_no):
+                    self.logs.reaches(link, log_id, first_no, end_no)
                 continue
             self.logs.reaches(link, log_id, first_no, end_no)
             for listener in route.clients:
                 readings[listener].reaches(log_id, first_no, end_no)
+
+    def _is_behind(self, log_id: LogId, end_no: int) -> bool:
+        """Whether another node has more of a log of ours that is finished: a mirror may have synced
+        what we had not when the power was cut."""
+        if log_id.broker_id == self._publishing.broker_id:
+            return False
+        log = self.store.get(log_id)
+        return log is None or log.committed_no < end_no
 
     def lacks(self, link: PeerLink, log_id: LogId) -> None:
         self.logs.lacks(link, log_id)
@@ -582,6 +608,24 @@ class Peers:
     def members(self) -> list[Member]:
         """Nodes to which there is a link."""
         return [Member(link.broker_id, link.name) for link in self.links.values()]
+
+    def names(self) -> dict[BrokerId, str]:
+        """By incarnation, the names of nodes that are here or were heard of lately."""
+        found = {
+            each.broker_id: each.name
+            for each in self.membership.candidates
+            if each.broker_id is not None and each.name is not None
+        }
+        found |= {broker_id: session.name for broker_id, session in self.sessions.items()}
+        found |= {broker_id: link.name for broker_id, link in self.links.items()}
+        for node, written in self.repairing.written.items():
+            if node in found:
+                found[written] = found[node]
+        return found
+
+    def written(self) -> set[BrokerId]:
+        """Incarnations that other nodes write now."""
+        return {*self.sessions, *self.links, *self.repairing.written.values()}
 
     def missing_links(self) -> list[MissingLink]:
         return self.mesh.missing(self.members())

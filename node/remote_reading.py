@@ -75,6 +75,7 @@ class RemoteReading:
         self._began_us = now_us
         self._placed = trio.Event()
         subscription.refill = self.refill
+        subscription.fetched_logs = self.cursors
 
     @property
     def behind(self) -> int:

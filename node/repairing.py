@@ -38,17 +38,17 @@ class Repairing:
         after_s: float,
         throttle: Throttle | None,
         current: Callable[[], BrokerId],
+        own: Iterable[BrokerId],
         retain_s: Callable[[BrokerId], float],
         tell: Tell = log_only,
-        own: Iterable[BrokerId] = (),
     ) -> None:
         """`copies` are wanted in all, the origin's own included. `current` is the incarnation that
-        this node writes now. `retain_s` tells how long an incarnation's logs are kept.
-        `own` are all incarnations of this node, as far as it knows."""
+        this node writes now; `own` are all that it has written, as far as it knows. `retain_s`
+        tells how long an incarnation's logs are kept."""
         self._current = current
+        self._own = own
         self._retain_s = retain_s
         self._tell = tell
-        self._own = own
         self._throttle = throttle
         self.streams: dict[Push, MirrorStream] = {}
         self.repaired = 0
@@ -62,7 +62,7 @@ class Repairing:
         nothing that could be sent: what it does not have has expired."""
         self._links: dict[BrokerId, PeerLink] = {}
         self._holdings: dict[BrokerId, dict[BrokerId, Held]] = {}
-        self._written: dict[BrokerId, BrokerId] = {}
+        self.written: dict[BrokerId, BrokerId] = {}
         """By node, the incarnation that it writes now."""
 
     def linked(self, link: PeerLink) -> None:
@@ -79,11 +79,11 @@ class Repairing:
     def left(self, node: BrokerId) -> None:
         """A node is gone, and with it what it holds."""
         self._holdings.pop(node, None)
-        self._written.pop(node, None)
+        self.written.pop(node, None)
 
     def told(self, node: BrokerId, message: HoldingsTold) -> None:
-        self._written[node] = message.written
-        self._holdings[node] = {row[0]: Held(row[1], row[2]) for row in message.holdings}
+        self.written[node] = message.written
+        self._holdings[node] = {row[0]: Held(*row[1:]) for row in message.holdings}
 
     def answered(self, link: PeerLink, message: Mirrored) -> None:
         """A node has synced something that it was sent for repair."""
@@ -101,8 +101,7 @@ class Repairing:
     def is_written(self, broker_id: BrokerId, by_other_than: BrokerId | None) -> bool:
         """Whether another node than this one writes logs of that incarnation now."""
         return any(
-            written == broker_id and node != by_other_than
-            for node, written in self._written.items()
+            written == broker_id and node != by_other_than for node, written in self.written.items()
         )
 
     def refused(self, link: PeerLink) -> None:
@@ -112,17 +111,16 @@ class Repairing:
 
     async def run(self) -> None:
         while True:
-            await self._clock.sleep(LOOK_EVERY_S)
             await self._count()
             self._look()
+            await self._clock.sleep(LOOK_EVERY_S)
 
     async def _count(self) -> None:
-        # Of its own incarnations also those whose logs its disk has lost: it wants them back, for
-        # its clients read them from it alone.
-        mine = dict.fromkeys(self._own, Held(0, 0))
+        # Of its own incarnations also those whose logs its disk has lost: it wants them back.
+        mine = dict.fromkeys(self._own, Held(own=True))
         for step, log in enumerate(self._store.logs(), start=1):
-            held = mine.get(log.log_id.broker_id, Held(0, 0))
-            mine[log.log_id.broker_id] = Held(held.logs + 1, held.messages + log.committed_no)
+            broker_id = log.log_id.broker_id
+            mine[broker_id] = mine.get(broker_id, Held()).plus(log.log_id, log.committed_no)
             if step % STEPS_BEFORE_YIELD == 0:
                 await trio.lowlevel.checkpoint()
         if mine != self._holdings.get(self._me):
@@ -134,7 +132,7 @@ class Repairing:
     def _told(self) -> HoldingsTold:
         mine = self._holdings.get(self._me, {})
         newest = list(mine.items())[-ROWS_MAX:]
-        rows = [(broker_id, held.logs, held.messages) for broker_id, held in newest]
+        rows = [(each, h.logs, h.messages, h.digest, h.own) for each, h in newest]
         return HoldingsTold(self._current(), rows)
 
     def _look(self) -> None:
@@ -143,14 +141,18 @@ class Repairing:
             self._stop(push, f"silent for {SILENT_S:g} s")
         live = {self._me, *self._links}
         holdings = {node: held for node, held in self._holdings.items() if node in live}
-        written = {*live, self._current(), *self._written.values()}
+        written = {*live, self._current(), *self.written.values()}
         mine = self._holdings.get(self._me, {})
         pushes = [
             push
             for push in plan_repairs(self._me, self._copies, holdings, written)
             if self._made.get(push) != mine[push.broker_id]
         ]
-        for push in self._patience.due(pushes, now):
+
+        def urgent(push: Push) -> bool:
+            return holdings[push.target].get(push.broker_id, Held()).own
+
+        for push in self._patience.due(pushes, now, urgent):
             link = self._links.get(push.target)
             if link is not None and push not in self.streams and len(self.streams) < PUSHES_MAX:
                 self._tell(REPAIR_BEGUN, of=push.broker_id.hex(), at=link.name)

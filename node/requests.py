@@ -95,40 +95,54 @@ Asks = dict[int, Provider]
 """Providers by the number of their ASK; in the order of asking, the same in every run."""
 
 
-def _nobody() -> Asks:
-    return {}
-
-
-@dataclass(slots=True, eq=False)
 class _Request:
-    client: Hashable
-    number: int
-    """The requester's own number for it."""
-    topic: str
-    headers: dict[str, str]
-    payload: bytes | None
-    """None while another node only asks whether we would answer."""
-    many: bool
-    deadline: float
-    for_peer: bool = False
-    """Asked by another node: it has made the one hop that there is."""
-    said_yes: bool = False
-    """To the node that asks."""
-    eager: deque[Provider] = field(default_factory=deque[Provider])
-    """Need not be asked, and have not got the request."""
-    reserve: list[Provider] = field(default_factory=list[Provider])
-    """Those who want to be asked, while there are others who need not be."""
-    bidding: Asks = field(default_factory=_nobody)
-    """Asked, and no bid yet."""
-    willing: Asks = field(default_factory=_nobody)
-    """Said yes and have not got the request."""
-    working: Asks = field(default_factory=_nobody)
-    """Have got the request and not replied."""
-    next_try: float = 0.0
-    """When a single request goes to the next who is willing, although nobody has failed."""
-    ended: bool = False
-    size_bytes: int = 0
-    """What is counted of it: payload and headers."""
+    """One is made for each request: a dataclass with so many containers takes twice as long."""
+
+    __slots__ = (
+        "bidding", "client", "deadline", "eager", "ended", "for_peer", "headers", "many",
+        "next_try", "number", "payload", "reserve", "said_yes", "size_bytes", "topic", "willing",
+        "working",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        client: Hashable,
+        number: int,
+        topic: str,
+        headers: dict[str, str],
+        payload: bytes | None,
+        many: bool,
+        deadline: float,
+        for_peer: bool = False,
+    ) -> None:
+        self.client = client
+        self.number = number
+        """The requester's own number for it."""
+        self.topic = topic
+        self.headers = headers
+        self.payload = payload
+        """None while another node only asks whether we would answer."""
+        self.many = many
+        self.deadline = deadline
+        self.for_peer = for_peer
+        """Asked by another node: it has made the one hop that there is."""
+        self.said_yes = False
+        """To the node that asks."""
+        self.eager: deque[Provider] = deque()
+        """Need not be asked, and have not got the request."""
+        self.reserve: list[Provider] = []
+        """Those who want to be asked, while there are others who need not be."""
+        self.bidding: Asks = {}
+        """Asked, and no bid yet."""
+        self.willing: Asks = {}
+        """Said yes and have not got the request."""
+        self.working: Asks = {}
+        """Have got the request and not replied."""
+        self.next_try = 0.0
+        """When a single request goes to the next who is willing, although nobody has failed."""
+        self.ended = False
+        self.size_bytes = 0
+        """What is counted of it: payload and headers."""
 
     @property
     def has_next(self) -> bool:
@@ -276,6 +290,9 @@ class Requests:
             return self._end(each, NoProvider.code, f"nobody provides {each.topic}")
         self._admit(each)
         self._wake_at(each.deadline, each)
+        if len(providers) == 1 and providers[0].eager and each.payload is not None:
+            # Nearly always: there is nobody else to choose, to ask or to keep in mind.
+            return [self._hand(each, self._number_ask(each, providers[0]), providers[0], now)]
         for provider in providers:
             (each.eager if provider.eager else each.reserve).append(provider)
         actions = self._ask_reserve(each, now) if each.many else []
@@ -503,22 +520,23 @@ class Requests:
         return actions
 
     def _try_next(self, each: _Request, now: float) -> list[Action]:
-        assert each.payload is not None
         if each.willing:
             ask = next(iter(each.willing))
             provider = each.willing.pop(ask)
         else:
             provider = each.eager.popleft()
             ask = self._number_ask(each, provider)
-        each.working[ask] = provider
-        left_s = max(0.0, each.deadline - now)
         if not each.many and (each.has_next or each.bidding or each.reserve):
             # Half of what is left, so that the next one has as much time if this one is silent.
-            each.next_try = now + left_s / 2
+            each.next_try = now + max(0.0, each.deadline - now) / 2
             self._wake_at(each.next_try, each)
-        return [
-            SendRequest(provider, ask, each.topic, each.headers, each.payload, each.many, left_s)
-        ]
+        return [self._hand(each, ask, provider, now)]
+
+    def _hand(self, each: _Request, ask: int, provider: Provider, now: float) -> SendRequest:
+        assert each.payload is not None
+        each.working[ask] = provider
+        left_s = max(0.0, each.deadline - now)
+        return SendRequest(provider, ask, each.topic, each.headers, each.payload, each.many, left_s)
 
     def _end(self, each: _Request, code: str, text: str) -> list[Action]:
         """The end without a reply: an error for a single request, a plain end for many. A node that

@@ -180,7 +180,7 @@ def answer_status(node: "RunningNode", payload: bytes = b"") -> Status:
     """The status, with lists short enough for one reply, and no longer than `rows` if that is
     asked for. Refused for a payload that makes no sense."""
     shape = 'expected {"rows": 1000} or nothing'
-    given = _given(payload, shape)
+    given = read_object(payload, shape)
     rows_max = given.pop("rows", ROWS_MAX)
     if given or not isinstance(rows_max, int) or rows_max < 0:
         raise Refused(f"the payload has something that makes no sense; {shape}")
@@ -226,7 +226,7 @@ def _topic(topic: str, logs: Iterator["Log"]) -> Status:
 
 def _paging(payload: bytes) -> tuple[Pattern, int, int]:
     shape = 'expected {"pattern": "/orders/*", "offset": 0, "limit": 100} or a part of it'
-    asked: Status = {"pattern": "/*", "offset": 0, "limit": ROWS_MAX, **_given(payload, shape)}
+    asked: Status = {"pattern": "/*", "offset": 0, "limit": ROWS_MAX, **read_object(payload, shape)}
     match asked:
         case {"pattern": str(pattern), "offset": int(offset), "limit": int(limit)}:
             if len(asked) == 3 and 0 <= offset < 2**63 and limit > 0:
@@ -236,7 +236,8 @@ def _paging(payload: bytes) -> tuple[Pattern, int, int]:
     raise Refused(f"the payload has something that makes no sense; {shape}")
 
 
-def _given(payload: bytes, shape: str) -> Status:
+def read_object(payload: bytes, shape: str) -> Status:
+    """The JSON object that a question holds, an empty one where it holds nothing; or Refused."""
     try:
         given: Any = json.loads(payload or b"{}")
     except (ValueError, RecursionError) as error:

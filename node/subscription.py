@@ -11,7 +11,7 @@ as it has room (see `remote_reading` and `queue_group`).
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from functools import partial
 from typing import Final
 
@@ -96,6 +96,8 @@ class Subscription:
         self._kinds = (self._next_handed, self._next_live, self._next_of_logs)
         self._turn = 0
         self.refill: Callable[[], None] = _nothing
+        self.fetched_logs: Container[LogId] = ()
+        """Those that come to it from other nodes, or in part."""
         """Ask for more to be handed over, when it has sent what it was handed."""
         self.witness = Witness()
         self.opened = False
@@ -145,7 +147,9 @@ class Subscription:
         self._outgoing.queue(live + handed)
 
     def read(self, log: Log, after_no: int) -> None:
-        """Take up a log behind a number."""
+        """Take up a log behind a number, unless it is fetched: it would come twice."""
+        if log.log_id in self.fetched_logs:
+            return
         cursor = self.cursors[log.log_id] = LogCursor(log, after_no)
         self.advance(cursor)
 

@@ -25,7 +25,7 @@ from busnode.segments.store import Log
 from busnode.wire.control import Credit, Gap, Subscribe, Subscribed, encode_control
 from busnode.wire.errors import FrameTooLarge, LimitReached, Refused, Unavailable
 from busnode.wire.fields import U64_MAX
-from busnode.wire.ids import BrokerId, LogId, MsgNo, Pattern, Topic
+from busnode.wire.ids import BrokerId, LogId, MsgNo, Pattern
 from busnode.wire.topics import check_pattern, is_system, matches
 from busnode.world.world import World
 
@@ -91,8 +91,22 @@ class Cluster(Fetcher, Protocol):
         """Whether it is an incarnation of this node: other logs that it holds are copies."""
         ...
 
+    def is_longer_elsewhere(self, log: Log) -> bool:
+        """Whether another node holds more of it, as after a loss of power a mirror may of what this
+        node has written itself."""
+        ...
+
+    def reach(self, log_id: LogId) -> int | None:
+        """The last number of a log that a node has which is up, or None when nobody has the log."""
+        ...
+
+    def is_finished(self, log_id: LogId) -> bool:
+        """Whether a log is another node's that is not there: nobody writes it here and now."""
+        ...
+
     def remote_logs(self, pattern: Pattern) -> Iterator[tuple[LogId, int, int]]:
-        """Other nodes' logs that match: the first and last number that anybody has of each."""
+        """Other nodes' logs that match, and those of this node that are longer elsewhere: the first
+        and last number that anybody has of each."""
         ...
 
 
@@ -168,12 +182,8 @@ class Subscriptions:
             self.unsubscribe(session, subscription.number)
             raise LimitReached(f"{len(position)} logs match: {error.text}") from error
         session.send(subscribed)
-        for count, gap in enumerate(self._unknown(subscription, position)):
-            session.send(encode_control(gap))
-            log_id = LogId(gap.broker_id, Topic(gap.topic))
-            subscription.witness.gap(log_id, gap.first_no, gap.last_no, gap.reason)
-            if count % STEPS_BEFORE_YIELD == STEPS_BEFORE_YIELD - 1:
-                await trio.lowlevel.checkpoint()
+        if message.queue is None:
+            await self._tell_unknown(session, subscription, position)
         subscription.open()
         group = self._group_of.get(subscription)
         if group is not None:
@@ -210,8 +220,9 @@ class Subscriptions:
                 self._check_places(mine)
                 await trio.lowlevel.checkpoint()
             for log in logs:
-                if not self._cluster.is_own(log.log_id.broker_id):
-                    continue  # a copy is one of the places from which it is fetched
+                own = self._cluster.is_own(log.log_id.broker_id)
+                if not own or self._cluster.is_longer_elsewhere(log):
+                    continue  # this copy is one of the places from which it is fetched
                 if log.log_id not in subscription.cursors:
                     after_no = _place(log, start, given)
                     position[log.log_id] = after_no
@@ -252,21 +263,27 @@ class Subscriptions:
         if places > PLACES_MAX:
             raise LimitReached(f"{places} places in logs; one client may have {PLACES_MAX}")
 
-    def _unknown(self, subscription: Subscription, position: Position) -> Iterator[Gap]:
-        """Cursors that mean nothing here: in a log that nobody holds, or behind the end of one."""
-        if subscription in self._group_of:
-            return
-        for log_id, msg_no in position.items():
-            cursor = subscription.cursors.get(log_id)
-            if log_id in self.readings[subscription].cursors:
+    async def _tell_unknown(
+        self, session: ClientSession, subscription: Subscription, position: Position
+    ) -> None:
+        """Cursors that mean nothing: in a log that nobody holds, or behind the end of one whose
+        origin is there. Of a finished log somebody may have had more, now gone, that was never
+        acked as mirrored: who has read that lacks nothing."""
+        for step, (log_id, msg_no) in enumerate(position.items(), start=1):
+            if step % STEPS_BEFORE_YIELD == 0:
+                await trio.lowlevel.checkpoint()
+            if not matches(subscription.pattern, log_id.topic):
                 continue
-            if cursor is None and matches(subscription.pattern, log_id.topic):
+            end_no = self._cluster.reach(log_id)
+            if end_no is None:
                 reason = "unknown: no node that is up has this log"
-            elif cursor is not None and msg_no > cursor.log.committed_no:
-                reason = f"unknown: this copy of the log ends with {cursor.log.committed_no}"
+            elif msg_no > end_no and not self._cluster.is_finished(log_id):
+                reason = f"unknown: no copy of the log goes beyond {end_no}"
             else:
                 continue
-            yield Gap(subscription.number, *log_id, min(msg_no + 1, U64_MAX), 0, reason)
+            first_no = min(msg_no + 1, U64_MAX)
+            session.send(encode_control(Gap(subscription.number, *log_id, first_no, 0, reason)))
+            subscription.witness.gap(log_id, first_no, 0, reason)
 
     async def _join(self, member: Subscription, name: str, message: Subscribe) -> Position:
         # Its members have no position to come back with: who gives none means from now on.

@@ -9,6 +9,7 @@ pytest.register_assert_rewrite(
     "tests.client.scripted_node",
     "tests.node.hosted_node",
     "tests.node.namespaces",
+    "tests.node.power_cut",
     "tests.node.process_cluster",
     "tests.node.raw_client",
     "tests.segments.samples",
@@ -16,11 +17,18 @@ pytest.register_assert_rewrite(
     "tests.wire.samples",
 )
 
-# It is taken out of the environment, since a node that a test starts knows no such setting.
+# They are taken out of the environment, since a node that a test starts knows no such settings.
 NAMESPACES = os.environ.pop("BUSNODE_NAMESPACES", None)
+POWER_CUT = os.environ.pop("BUSNODE_POWER_CUT", None)
 
 
 @pytest.fixture(scope="session")
 def namespaces_required() -> bool:
     """Whether a machine on which there can be no network namespaces is a failure."""
     return NAMESPACES == "required"
+
+
+@pytest.fixture(scope="session")
+def power_cut_required() -> bool:
+    """Whether a machine on which no disk's power can be cut is a failure."""
+    return POWER_CUT == "required"

@@ -405,7 +405,7 @@ class MembersSeen(Control):
 @dataclass(frozen=True, slots=True)
 class HoldingsTold(Control):
     """node → node: which incarnation I write now, and whose logs I hold, as [brokerId, logs, sum of
-    their last numbers]."""
+    their last numbers, digest of them, whether I wrote them]."""
 
     TYPE = FrameType.HOLDINGS
     written: Broker

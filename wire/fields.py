@@ -157,9 +157,9 @@ Members = Annotated[
     "[[brokerId, name, [host:port]]]",
 ]
 Holdings = Annotated[
-    list[tuple[BrokerId, int, int]],
-    _list(_row(_broker, _amount, _amount)),
-    "[[brokerId, u64, u64]]",
+    list[tuple[BrokerId, int, int, int, bool]],
+    _list(_row(_broker, _amount, _amount, _amount, _yes)),
+    "[[brokerId, u64, u64, u64, bool]]",
 ]
 Safe = Annotated[list[tuple[str, int]], _list(_row(_topic_text, _amount)), "[[topic, msgNo]]"]
 

@@ -12,6 +12,7 @@ from typing import Final
 
 from busnode.wire import limits
 from busnode.wire.control import Chunk, Control, decode_control
+from busnode.wire.copied import CopiedLog, copied_log, verify_copied
 from busnode.wire.errors import BadFrame, UnexpectedFrame
 from busnode.wire.frames import PREFIX, PREFIX_BYTES, TYPE_AT, FrameType, check_prefix
 from busnode.wire.runs import PLAIN_KINDS, Run, verify_runs
@@ -42,6 +43,8 @@ class FrameReader:
         "_chunk",
         "_chunk_kinds",
         "_chunk_left",
+        "_copied",
+        "_copies",
         "_end",
         "_kinds",
         "_start",
@@ -49,7 +52,9 @@ class FrameReader:
         "awaited",
     )
 
-    def __init__(self, kinds: frozenset[int] = PLAIN_KINDS) -> None:
+    def __init__(self, kinds: frozenset[int] = PLAIN_KINDS, *, copies: bool = False) -> None:
+        """With `copies` each chunk is records of the log that it names, and its runs are
+        `CopiedRun`s: what a mirror takes."""
         self._buffer = bytearray(SPACE_BYTES_FIRST)
         self._view = memoryview(self._buffer)
         self._start = 0
@@ -59,6 +64,9 @@ class FrameReader:
         self._chunk_kinds = kinds | PLAIN_KINDS
         self._chunk: Chunk | None = None
         self._chunk_left = 0
+        self._copies = copies
+        self._copied: CopiedLog | None = None
+        """The log of the chunk that is being read, when it is copied."""
         self.awaited: FrameType | None = None
         """The only type that is taken, or None for all: so that a stranger whose first frame is
         not its greeting is turned away at its first eight bytes, whatever length it announces."""
@@ -128,8 +136,7 @@ class FrameReader:
                 end = self._end
             chunk = self._chunk
             if chunk is not None or self._buffer[self._start + TYPE_AT] == _BATCH:
-                kinds = self._kinds if chunk is None else self._chunk_kinds
-                runs, reached = verify_runs(self._buffer, self._view, self._start, end, kinds)
+                runs, reached = self._verify(end)
                 if reached > self._start:
                     self._advance(reached)
                     yield Runs(runs, chunk)
@@ -145,17 +152,25 @@ class FrameReader:
                 raise BadFrame("batch whose transport flags this side does not take")
             message = decode_control(self._view[self._start : self._start + length])
             self._start += length
-            if isinstance(message, Chunk):
-                self._chunk, self._chunk_left = (
-                    (message, message.length) if message.length else (None, 0)
-                )
+            if isinstance(message, Chunk) and message.length:
+                self._chunk, self._chunk_left = message, message.length
+                if self._copies:
+                    self._copied = copied_log(message.broker_id, message.topic.encode())
             yield message
+
+    def _verify(self, end: int) -> tuple[list[Run], int]:
+        """The runs that are all there, and where they end."""
+        if self._copied is None:
+            kinds = self._kinds if self._chunk is None else self._chunk_kinds
+            return verify_runs(self._buffer, self._view, self._start, end, kinds)
+        copied = verify_copied(self._view, self._start, end, self._copied)
+        return ([], self._start) if copied is None else ([copied], copied.end)
 
     def _advance(self, reached: int) -> None:
         if self._chunk is not None:
             self._chunk_left -= reached - self._start
             if not self._chunk_left:
-                self._chunk = None
+                self._chunk = self._copied = None
         self._start = reached
 
     def _cut_in_chunk(self) -> BadFrame:

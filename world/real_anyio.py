@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import anyio
 import anyio.abc
 import anyio.to_thread
+import trio
 
 from busnode.world.files import AppendFile
 from busnode.world.network import Address, Stream
@@ -28,7 +29,7 @@ class AnyioClock:
     """The clock of the event loop, and the calendar of the machine. `monotonic` needs a loop."""
 
     def monotonic(self) -> float:
-        return anyio.current_time()
+        return trio.current_time() if trio.lowlevel.in_trio_run() else anyio.current_time()
 
     def utc_us(self) -> int:
         return time.time_ns() // 1000
@@ -79,7 +80,9 @@ class AnyioNetwork:
         else:
             connection = await _Race().run(found)
         host, port = connection.getpeername()[:2]
-        return AnyioStream(connection, Address(host, port))
+        # On trio without the way around through anyio: it is taken for each message that comes.
+        stream = RealStream if trio.lowlevel.in_trio_task() else AnyioStream
+        return stream(connection, Address(host, port))
 
 
 class AnyioFiles(RealFiles):

@@ -170,6 +170,52 @@ async def test_a_request_ends_in_time_also_when_the_node_says_nothing() -> None:
 
 
 @on_both_loops
+async def test_each_request_ends_in_its_own_time_whichever_was_made_first() -> None:
+    async with visit() as (bus, peer, _), anyio.create_task_group() as tasks:
+        patient, hasty, late = (Asking(bus, timeout) for timeout in (60, 0.01, 0.02))
+        tasks.start_soon(patient.run)
+        asked = await peer.expect(control.Request)
+        tasks.start_soon(hasty.run)
+        await eventually(lambda: hasty.ended)
+        assert isinstance(hasty.error, TimedOut)
+        tasks.start_soon(late.run)
+        await eventually(lambda: late.ended)
+        assert isinstance(late.error, TimedOut)
+        assert not patient.ended
+        await peer.send(control.Reply(asked.request, None, {}, b"P0420", True))
+        await eventually(lambda: patient.ended)
+        assert patient.reply == Reply(b"P0420")
+
+
+@on_both_loops
+async def test_a_request_made_long_after_the_last_one_ended_still_ends_in_time() -> None:
+    async with visit() as (bus, peer, _), anyio.create_task_group() as tasks:
+        answered = Asking(bus, 0.01)
+        tasks.start_soon(answered.run)
+        asked = await peer.expect(control.Request)
+        await peer.send(control.Reply(asked.request, None, {}, b"", True))
+        await eventually(lambda: answered.ended)
+        calls = bus._requests._calls
+        await eventually(lambda: calls._watched_until is None)  # nothing is left to watch
+        with pytest.raises(TimedOut):
+            await bus.request("/dtc/read", timeout=0.01)
+
+
+@on_both_loops
+async def test_a_cancelled_request_is_forgotten_and_its_late_reply_ignored() -> None:
+    async with visit() as (bus, peer, _):
+        number = 0
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(Asking(bus, timeout=60).run)
+            number = (await peer.expect(control.Request)).request
+            assert bus.statistics().requests == 1
+            tasks.cancel_scope.cancel()
+        assert bus.statistics().requests == 0
+        await peer.send(control.Reply(number, None, {}, b"late", True), control.Ping(1))
+        await peer.expect(control.Pong)
+
+
+@on_both_loops
 async def test_a_lost_connection_fails_requests_at_once() -> None:
     async with visit() as (bus, peer, node), anyio.create_task_group() as tasks:
         asking = Asking(bus, timeout=60)

@@ -28,10 +28,11 @@ PATIENCE_S: Final = 30.0
 class Node:
     """One node: a process, its ports and its disk, which stay the same when it is started again."""
 
-    def __init__(self, cluster_id: str, name: str, folder: Path) -> None:
+    def __init__(self, cluster_id: str, name: str, folder: Path, **options: str) -> None:
         self.cluster_id = cluster_id
         self.name = name
         self._folder = folder
+        self._options = {f"--{key.replace('_', '-')}": value for key, value in options.items()}
         self._ports: dict[str, str] = {}
         self._process: subprocess.Popen[str] | None = None
         self.told: dict[str, Any] = {}
@@ -44,11 +45,15 @@ class Node:
     def url(self) -> str:
         return f"bus://{self.address}"
 
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None
+
     def start(self) -> None:
         settings = {
             "--cluster-id": self.cluster_id, "--name": self.name, "--http-port": "off",
             "--data": str(self._folder / self.name), "--port": "0", "--peer-port": "0",
-            **self._ports,
+            **self._options, **self._ports,
         }  # fmt: skip
         words = [word for setting in settings.items() for word in setting]
         around = {k: v for k, v in os.environ.items() if not k.startswith("BUSNODE_")}
@@ -72,6 +77,16 @@ class Node:
         assert self._process is not None
         self._process.send_signal(number)
 
+    def freeze(self) -> None:
+        """It does nothing more from now on; who waits in the kernel for a disk does not come back
+        from there."""
+        self.send(signal.SIGSTOP)
+        assert self._process is not None
+        tasks = Path(f"/proc/{self._process.pid}/task")
+        give_up_at = time.monotonic() + PATIENCE_S
+        while not all(_is_frozen(task / "stat") for task in tasks.iterdir()):
+            assert time.monotonic() < give_up_at, f"{self.name} goes on"
+
     def end(self, number: signal.Signals = signal.SIGKILL) -> None:
         if self._process is not None:
             self._process.send_signal(number)
@@ -81,6 +96,11 @@ class Node:
             assert self._process.stdout is not None
             self._process.stdout.close()
             self._process = None
+
+
+def _is_frozen(stat: Path) -> bool:
+    """Whether a thread is stopped (T), or in the kernel, from where it comes back stopped (D)."""
+    return stat.read_text().rpartition(")")[2].split()[0] in "TD"
 
 
 class Cluster:

@@ -77,6 +77,10 @@ class Process:
         return self.process.pid
 
     def hear(self) -> dict[str, Any]:
+        told: dict[str, Any] = json.loads(self.hear_line())
+        return told
+
+    def hear_line(self) -> str:
         assert self.process.stdout is not None
         out = self.process.stdout.fileno()
         give_up_at = monotonic() + PATIENCE_S
@@ -87,8 +91,7 @@ class Process:
             assert data, f"it ended: {self.process.communicate()[1]!r}"
             self._unread += data
         line, _, self._unread = self._unread.partition(b"\n")
-        told: dict[str, Any] = json.loads(line)
-        return told
+        return line.decode()
 
     def hear_of(self, event: str) -> dict[str, Any]:
         """The next event of a kind; others before it are passed over."""

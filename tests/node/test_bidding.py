@@ -324,7 +324,9 @@ def test_a_provider_that_reads_slowly_is_passed_over_and_not_let_go(
 
 async def test_the_system_answers_its_own_topics(tmp_path: Path) -> None:
     async with real_bus(tmp_path) as bus, bus.client() as client:
-        await client.send(request(1, topic="/$sys/status"), request(2, topic="/$sys/nothing"))
+        await client.send(
+            request(1, topic="/$sys/status", payload=b""), request(2, topic="/$sys/nothing")
+        )
         reply = await client.expect(Reply)
         assert (reply.request, reply.code, reply.last) == (1, None, True)
         assert json.loads(reply.payload)["broker_id"] == bus.broker_id.hex()

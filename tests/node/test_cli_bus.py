@@ -433,7 +433,9 @@ def test_the_status_tells_of_clients_and_why_each_is_idle(node: NodeProcess) -> 
         assert re.search(r"^node \S+ of cluster test$", told, re.MULTILINE)
         assert re.search(r"busnode sub +\S+ +/status/\* +0 +caught up$", told, re.MULTILINE)
         assert re.search(r"busnode status +\S+ +– +– +no subscription$", told, re.MULTILINE)
-        assert re.search(r"/status/log +1–1 +\d+ B +open$", told, re.MULTILINE)
+        assert re.search(
+            r"/status/log +\w{8} +\S+ +1–1 +\d+ B +local +\S+ origin$", told, re.MULTILINE
+        )
         fields = json.loads(node.output("status", "--json"))
         assert fields["cluster_id"] == "test"
         assert fields["ready"] is True

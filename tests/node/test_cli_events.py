@@ -1,6 +1,7 @@
-"""`busnode events` on a cluster of processes."""
+"""`busnode events` and `busnode status --watch` on a cluster of processes."""
 
 import json
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,9 +33,9 @@ def cluster(tmp_path: Path) -> Iterator[list[Node]]:
             node.close()
 
 
-def join(nodes: list[Node], cluster_id: str, name: str, data: Path) -> Node:
+def join(nodes: list[Node], cluster_id: str, name: str, data: Path, *options: str) -> Node:
     seeds = [word for node in nodes for word in ("--seed", node.peer)]
-    nodes.append(Node(cluster_id, name, data, "--mdns", "off", *seeds))
+    nodes.append(Node(cluster_id, name, data, "--mdns", "off", *seeds, *options))
     return nodes[-1]
 
 
@@ -96,3 +97,46 @@ def test_who_follows_hears_of_a_node_that_comes_and_of_one_that_dies(
         code, errors = follower.end(signal.SIGINT)
         assert code == 130
         assert "Traceback" not in errors
+
+
+def test_who_watches_the_status_sees_a_mirror_catch_up_line_by_line(
+    cluster: list[Node], tmp_path: Path
+) -> None:
+    """In a pipe: a line for each change, and an end with Ctrl-C."""
+    first = join([], unique_cluster(), "w1", tmp_path, "--catchup-rate", "2MB")
+    cluster.append(first)
+    payload = "x" * 1000
+    ended = run("pub", "/w", payload, "--persistent", "--count", "6000", "--url", first.url)
+    assert ended.returncode == 0
+    with process("status", "--watch", "--url", first.url) as watcher:
+        assert "w1: acks are local" in watcher.hear_line()
+        cluster.append(
+            Node(first.cluster_id, "w2", tmp_path, "--mdns", "off", "--seed", first.peer)
+        )
+        lines: list[str] = []
+        while not any("w1 → w2 mirror in force" in line for line in lines):
+            lines.append(watcher.hear_line())
+        assert any(
+            re.search(
+                r"w1 → w2 mirror catching up, \d+%: [\d,]+ of 6,000 messages, .+ of 6\.", line
+            )
+            for line in lines
+        )
+        assert any("w1: acks are mirrored" in line for line in lines)
+        code, errors = watcher.end(signal.SIGINT)
+        assert code == 130
+        assert "Traceback" not in errors
+    with process("status", "--watch", "--json", "--url", first.url) as watcher:
+        found = watcher.hear()
+        while set(found["nodes"]) != {"w1", "w2"}:
+            found = watcher.hear()
+        assert found["nodes"]["w1"] == {"ready": True, "level": "mirrored"}
+        assert {(flow["source"], flow["target"]) for flow in found["flows"]} == {
+            ("w1", "w2"), ("w2", "w1"),
+        }  # fmt: skip
+
+
+def test_to_look_once_and_on_and_on_at_the_same_time_is_wrong() -> None:
+    ended = run("status", "--watch", "--logs")
+    assert ended.returncode == 2
+    assert "--logs or --watch" in ended.stderr

@@ -90,3 +90,41 @@ def test_a_link_that_is_missing_is_named_and_one_that_is_back_is_not(cluster: li
     wait_for(lambda: all(node.links() == 2 for node in cluster), "the mesh again")
     wait_for(lambda: not first.status()["cluster"]["missing_links_count"], "no missing link")
     assert "\n  cluster   3 nodes, fully meshed\n" in output("status", *url)
+
+
+def test_the_logs_are_told_with_their_holders_whichever_node_is_asked(cluster: list[Node]) -> None:
+    wait_for(
+        lambda: all(node.status()["cluster"]["level"] == "mirrored" for node in cluster), "mirrors"
+    )
+    first = cluster[0]
+    output("pub", "/held/a", "x", "--persistent", "--count", "5", "--url", first.url)
+    output("pub", "/held/b", "x", "--persistent", "--url", cluster[1].url)
+    reports = [
+        json.loads(output("status", "--logs", "/held/*", "--json", "--url", node.url))
+        for node in cluster
+    ]
+    for report in reports:
+        assert set(report["nodes"]) == {"n1", "n2", "n3"}
+        assert report["silent"] == {}
+        assert report["logs"] == reports[0]["logs"]
+    one, other = reports[0]["logs"]
+    assert (one["topic"], one["origin"], one["broker_id"]) == (
+        "/held/a", "n1", first.ready["broker_id"],
+    )  # fmt: skip
+    assert (one["first_no"], one["last_no"], one["level"], one["is_open"]) == (
+        1,
+        5,
+        "mirrored",
+        True,
+    )
+    assert [(h["role"], h["last_no"], h["lag"]) for h in one["holders"]] == [
+        ("origin", 5, 0), ("mirror", 5, 0),
+    ]  # fmt: skip
+    assert other["origin"] == "n2"
+    title, *rows, count = output("status", "--logs", "/held/+", "--url", first.url).splitlines()
+    assert title.split() == "topic broker origin msgNo size level holders".split()
+    mirror = one["holders"][1]["node"]
+    assert " ".join(rows[0].split()[-5:]) == f"mirrored n1 origin, {mirror} mirror"
+    assert (len(rows), count) == (2, "2 logs")
+    told = output("status", "--url", first.url)
+    assert f"mirrored  n1 origin, {mirror} mirror\n" in told

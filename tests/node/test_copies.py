@@ -311,6 +311,32 @@ def test_what_the_origin_cannot_have_written_ends_its_session_and_is_not_stored(
         await _dialled_again(bus, log.committed_no)
 
 
+@pytest.mark.parametrize("what", ["header hash", "body", "number"])
+def test_one_bad_record_in_the_middle_of_a_large_chunk_is_never_vouched_for(what: str) -> None:
+    @at_a_mirror
+    async def _(bus: Bus, origin: RawClient) -> None:
+        many = [record(T, number, [bytes(10_000)]) for number in range(6, 306)]
+        bad = many[150]
+        match what:
+            case "header hash":
+                many[150] = _flipped(bad, HEADER_HASH_AT)
+            case "body":
+                many[150] = _flipped(bad, len(bad) // 2)
+            case _:
+                many[150] = many[151]
+        await origin.send(chunk(many, first_no=6, last_no=305))
+        events = await origin.ended()
+        told = [no for e in events if isinstance(e, Mirrored) for _, no in e.safe]
+        assert [e.code for e in events if isinstance(e, Error)] in (["BAD_HASH"], ["BAD_FRAME"])
+        await bus.committed()
+        log = copy_of(bus)
+        assert max(told, default=5) <= log.committed_no == log.next_no - 1 < 156
+        stored = read_ranges(log)
+        assert stored.holes == []
+        assert stored.records == by_number(BEFORE + many[: log.committed_no - 5])
+        await _dialled_again(bus, log.committed_no)
+
+
 def test_a_first_record_that_is_none_makes_no_log() -> None:
     @at_a_mirror
     async def _(bus: Bus, origin: RawClient) -> None:
@@ -318,6 +344,16 @@ def test_a_first_record_that_is_none_makes_no_log() -> None:
         await origin.send(chunk([_flipped(records(new, 1, 1)[0], HEADER_HASH_AT)], new))
         await ends_with(origin, "BAD_HASH")
         assert bus.node.store.get(new) is None
+
+
+def test_a_topic_that_is_none_ends_the_session_that_brings_it_and_makes_no_log() -> None:
+    @at_a_mirror
+    async def _(bus: Bus, origin: RawClient) -> None:
+        bad = LogId(ORIGIN, Topic("no/path"))
+        await origin.send(chunk(records(bad, 1, 1), bad))
+        await ends_with(origin, "BAD_FRAME", "no/path")
+        assert bus.node.store.get(bad) is None
+        await _dialled_again(bus)
 
 
 def test_a_log_begins_where_its_first_chunk_says() -> None:

@@ -1,5 +1,7 @@
 """Mirrors in the simulator: what was acked as mirrored survives the loss of its origin."""
 
+from contextlib import closing
+
 import pytest
 import trio
 
@@ -9,7 +11,7 @@ from busnode.segments.retention import RetentionRules
 from busnode.testing.sim import SimDisk
 from busnode.wire.control import Ack
 from busnode.wire.frames import Flags
-from busnode.wire.ids import Pattern
+from busnode.wire.ids import BrokerId, LogId, Pattern, Topic
 from busnode.world.network import Address
 
 from .raw_client import dialled
@@ -171,6 +173,68 @@ def test_what_one_holder_has_dropped_comes_from_another_and_is_no_gap() -> None:
                 consumer.subscribe("/t", start=busnode.Position(), on_gap="raise") as messages,
             ):
                 assert numbers(await take(messages, 200)) == list(range(200))
+
+
+def test_what_a_mirror_has_beyond_its_origin_is_read_at_the_origin_and_is_no_gap() -> None:
+    """A mirror may have synced what its origin had not when the power of both was cut."""
+
+    @on_cluster(0, "a", "b")
+    async def _(cluster: SimulatedCluster) -> None:
+        await mirrored(cluster, "a", "b")
+        origin = cluster["a"].node.broker_id
+        cursors = MemoryCursorStore()
+        async with (
+            cluster.client("a", name="publisher") as publisher,
+            cluster.client("b", name="consumer") as consumer,
+            consumer.subscribe("/t/*", start="earliest", cursors=cursors) as messages,
+        ):
+            await publish(publisher, "/t/1", range(20))
+            await publish(publisher, "/t/2", range(20, 30))
+            assert sorted(numbers(await take(messages, 30))) == list(range(30))
+            messages.done()
+        await cluster["a"].kill()
+        lose(cluster["a"].disk, origin)
+        await cluster["a"].start()
+        await cluster.meshed()
+        own = {log.log_id.topic: log for log in cluster["a"].node.store.logs()
+               if log.log_id.broker_id == origin}  # fmt: skip
+        assert own.keys() == {"/t/1"}, "of the second it has lost the name too"
+        assert 0 < own[Topic("/t/1")].committed_no < 20
+        async with (
+            cluster.client("a", name="next publisher") as publisher,
+            cluster.client("a", name="next consumer") as consumer,
+            consumer.subscribe("/t/*", cursors=cursors, on_gap="raise") as returning,
+            consumer.subscribe("/t/*", start="earliest", on_gap="raise") as other,
+        ):
+            with trio.fail_after(5):  # long before anything is repaired
+                assert sorted(numbers(await take(other, 30))) == list(range(30))
+            await publish(publisher, "/t/1", range(30, 33))
+            assert numbers(await take(other, 3)) == [30, 31, 32]
+            assert numbers(await take(returning, 3)) == [30, 31, 32]
+            store = cluster["a"].node.store
+
+            def complete() -> bool:
+                logs = [store.get(LogId(origin, Topic(topic))) for topic in ("/t/1", "/t/2")]
+                return [log and log.committed_no for log in logs] == [20, 10]
+
+            await cluster.until(complete, "it is given what it lacks")
+            await publish(publisher, "/t/1", range(33, 35))
+            assert numbers(await take(other, 2)) == [33, 34]
+            assert numbers(await take(returning, 2)) == [33, 34]
+            assert other.statistics().repeats == 0, "nothing was sent again"
+
+
+def lose(disk: SimDisk, origin: BrokerId) -> None:
+    """Half of the first log of an incarnation, and all of the second."""
+    folder = f"/data/logs/{origin.hex()}"
+    for name in disk.names(folder):
+        # Also the index of the first: it knows how far the log was synced.
+        if name.startswith("00000002") or name.endswith(".idx"):
+            disk.remove(f"{folder}/{name}")
+    (name,) = disk.names(folder)
+    with closing(disk.open(f"{folder}/{name}")) as file:
+        size_bytes = file.size_bytes()
+    disk.truncate(f"{folder}/{name}", size_bytes // 2)
 
 
 def test_catching_up_keeps_to_its_rate_and_publishing_goes_on_meanwhile() -> None:

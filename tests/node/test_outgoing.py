@@ -7,7 +7,13 @@ from typing import Any, cast
 import pytest
 import trio
 
-from busnode.node.outgoing import CONTROL_BYTES_MAX, PIECES_BEFORE_YIELD, Outgoing, Piece
+from busnode.node.outgoing import (
+    BYTES_BEFORE_YIELD,
+    CONTROL_BYTES_MAX,
+    PIECES_BEFORE_YIELD,
+    Outgoing,
+    Piece,
+)
 from busnode.segments.store import Cold, Range
 from busnode.testing.sim.disk import SimDisk
 from busnode.testing.sim.network import SimNetwork
@@ -309,6 +315,23 @@ def test_one_connection_does_not_keep_the_loop_for_all_that_it_has() -> None:
             await line.read_until(3 * PIECES_BEFORE_YIELD)
             nursery.cancel_scope.cancel()
         assert out.idle
+
+    run(main)
+
+
+def test_large_pieces_keep_the_loop_for_no_longer_than_small_ones() -> None:
+    async def main() -> None:
+        line = Line(buffer_bytes=3 * BYTES_BEFORE_YIELD)
+        range_ = a_range(bytes(BYTES_BEFORE_YIELD // 4))
+        source = Pieces([Piece(b"", range_)] * 8)
+        line.outgoing.wake(source)
+        line.outgoing.pump()
+        assert source.asked == 4
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(line.outgoing.run)
+            await line.read_until(2 * BYTES_BEFORE_YIELD)
+            nursery.cancel_scope.cancel()
+        assert line.outgoing.idle
 
     run(main)
 

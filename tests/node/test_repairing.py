@@ -3,10 +3,11 @@
 import pytest
 import trio
 
+import busnode
 from busnode.testing.sim import SimDisk
-from busnode.wire.ids import BrokerId, LogId, Topic
+from busnode.wire.ids import BrokerId, LogId, MsgNo, Topic
 
-from .simulated_cluster import SimulatedCluster, on_cluster
+from .simulated_cluster import SimulatedCluster, SimulatedNode, on_cluster
 from .test_mirroring import mirrored, numbers, publish, take
 
 SEEDS = pytest.mark.parametrize("seed", range(3))
@@ -98,6 +99,67 @@ def test_a_copy_that_was_cut_off_in_the_middle_is_completed() -> None:
         cluster.network.heal_all()
         await cluster.meshed()
         await cluster.until(lambda: holders(cluster, origin, 60) == {"b", "c"}, "the whole copy")
+
+
+def lose_logs(node: SimulatedNode, origin: BrokerId) -> None:
+    """Its disk loses the logs of an incarnation, and knows no less that it has written them."""
+    bucket = f"/data/logs/{origin.hex()}"
+    for name in node.disk.names(bucket):
+        node.disk.remove(f"{bucket}/{name}")
+
+
+@SEEDS
+def test_who_wrote_a_log_and_lost_it_gets_it_back_at_once_for_its_consumers(seed: int) -> None:
+    """Two others hold it, so nobody lacks a copy."""
+
+    @on_cluster(seed, "a", "b", "c", mirrors=2)
+    async def _(cluster: SimulatedCluster) -> None:
+        await mirrored(cluster, "a", "b", "c")
+        origin = cluster["a"].node.broker_id
+        async with cluster.client("a", name="publisher") as publisher:
+            await publish(publisher, "/t", range(40))
+        await cluster.until(lambda: len(holders(cluster, origin, 40)) == 3, "two mirrors")
+        await cluster["a"].kill()
+        lose_logs(cluster["a"], origin)
+        await cluster["a"].start()
+        await cluster.meshed()
+        began = trio.current_time()
+        half = busnode.Position({(origin, Topic("/t")): MsgNo(20)})
+        async with (
+            cluster.client("a", name="consumer") as consumer,
+            consumer.subscribe("/t", start=half, on_gap="raise") as rest,
+            consumer.subscribe("/t", start="earliest", on_gap="raise") as whole,
+        ):
+            assert numbers(await take(rest, 20)) == list(range(20, 40))
+            assert numbers(await take(whole, 40)) == list(range(40))
+        assert trio.current_time() - began < 10
+
+
+def test_a_cursor_beyond_all_copies_is_a_gap_while_the_logs_origin_is_there() -> None:
+    @on_cluster(0, "a", "b", "c")
+    async def _(cluster: SimulatedCluster) -> None:
+        await mirrored(cluster, "a", "b", "c")
+        origin = cluster["a"].node.broker_id
+        async with cluster.client("a", name="publisher") as publisher:
+            await publish(publisher, "/t", range(5))
+        await cluster.until(lambda: len(holders(cluster, origin, 5)) == 2, "its copy")
+        beyond = busnode.Position({(origin, Topic("/t")): MsgNo(9)})
+
+        async def gaps_at(home: str) -> list[tuple[int, int]]:
+            heard: list[busnode.Gap] = []
+            async with (
+                cluster.client(home, name=f"consumer at {home}") as consumer,
+                consumer.subscribe("/t", start=beyond, on_gap=heard.append) as messages,
+            ):
+                with trio.move_on_after(2):
+                    await anext(messages)
+            return [(gap.first, gap.last) for gap in heard]
+
+        for home in "abc":
+            assert await gaps_at(home) == [(10, 0)], home
+        await cluster["a"].kill()
+        for home in "bc":
+            assert await gaps_at(home) == [], "nobody knows of more than it has read"
 
 
 # Retention ----------------------------------------------------------------------------------------

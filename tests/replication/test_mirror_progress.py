@@ -80,6 +80,43 @@ def test_before_a_hole_at_the_end_all_must_be_had() -> None:
     assert progress.in_force
 
 
+def test_bytes_are_counted_as_messages_are_and_the_whole_is_remembered() -> None:
+    progress = MirrorProgress()
+    progress.synced(ONE, 2, 0.0)
+    progress.lacks(ONE, 12, first_no=1, message_bytes=100.0)
+    progress.lacks(TWO, 50, first_no=41, message_bytes=10.0)
+    assert (progress.behind, progress.behind_bytes) == (20, 1100.0), "what has expired is not sent"
+    progress.synced(ONE, 7, 0.0)
+    assert (progress.behind, progress.behind_bytes) == (15, 600.0)
+    progress.synced(TWO, 45, 0.0)
+    progress.synced(ONE, 20, 0.0)
+    assert (progress.behind, progress.behind_bytes) == (5, 50.0)
+    progress.absent(TWO, 48, 60)
+    assert (progress.behind, progress.behind_bytes) == (2, 20.0)
+    progress.synced(TWO, 47, 0.0)
+    assert (progress.behind, progress.behind_bytes) == (0, 0.0)
+    assert (progress.total, progress.total_bytes) == (20, 1100.0)
+
+
+def test_a_log_of_which_all_has_expired_is_waited_for_until_that_is_seen() -> None:
+    progress = MirrorProgress()
+    progress.lacks(ONE, 8, first_no=9)
+    progress.heard(0.0, begun=True)
+    assert (progress.in_force, progress.behind) == (False, 0)
+    progress.absent(ONE, 1, 8)
+    assert progress.in_force
+
+
+def test_how_long_it_lets_us_wait_is_counted_from_what_moved_last() -> None:
+    progress = begun()
+    assert progress.waiting_s(5.0) == 0.0
+    progress.sent(ONE, 5, 10.0)
+    progress.sent(TWO, 5, 11.0)
+    assert progress.waiting_s(11.5) == 1.5
+    progress.synced(ONE, 3, 11.6)
+    assert progress.waiting_s(12.0) == 1.0
+
+
 def test_a_hole_in_the_middle_changes_nothing() -> None:
     progress = MirrorProgress()
     progress.lacks(ONE, 8)
@@ -222,7 +259,7 @@ class AgainstAModel(RuleBasedStateMachine):
     @rule(found=st.dictionaries(log_ids, numbers))
     def it_begins(self, found: dict[LogId, int]) -> None:
         for log_id, end_no in found.items():
-            self.progress.lacks(log_id, end_no)
+            self.progress.lacks(log_id, end_no, message_bytes=16.0)
             self.model.logs[log_id].lacking_no = end_no
         self.model.begun = True
         self._heard()
@@ -265,6 +302,7 @@ class AgainstAModel(RuleBasedStateMachine):
         assert progress.is_silent(self.now) == silent
         lacking = (max(0, log.lacking_no - log.safe_no) for log in model.logs.values())
         assert progress.behind == sum(lacking)
+        assert progress.behind_bytes == 16 * progress.behind
 
 
 TestAgainstAModel = AgainstAModel.TestCase

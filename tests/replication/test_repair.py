@@ -1,10 +1,10 @@
 """Who makes which copy: decided by each node alone, and all agree."""
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from busnode.replication.repair import Held, Patience, Push, plan_repairs
-from busnode.wire.ids import BrokerId
+from busnode.wire.ids import BrokerId, LogId, Topic
 
 NODES = [BrokerId(bytes([number]) * 16) for number in range(1, 6)]
 DEAD = [BrokerId(bytes([number]) * 16) for number in range(100, 104)]
@@ -47,35 +47,79 @@ def test_a_lone_node_has_nobody_to_copy_to() -> None:
     assert plan_repairs(NODES[0], 2, {NODES[0]: {DEAD[0]: Held(1, 5)}}, NODES) == []
 
 
-held = st.builds(Held, st.integers(1, 3), st.integers(0, 5))
-all_holdings = st.fixed_dictionaries(
-    {node: st.dictionaries(st.sampled_from(DEAD), held, max_size=4) for node in NODES}
+def held(logs: dict[str, int]) -> Held:
+    found = Held()
+    for topic, last_no in logs.items():
+        found = found.plus(LogId(DEAD[0], Topic(topic)), last_no)
+    return found
+
+
+Copies = dict[BrokerId, dict[BrokerId, dict[str, int]]]
+"""By node and incarnation: each log's last number."""
+
+copies_of_one = st.dictionaries(st.sampled_from(["/x", "/y", "/z"]), st.integers(0, 5), min_size=1)
+all_copies = st.fixed_dictionaries(
+    {node: st.dictionaries(st.sampled_from(DEAD), copies_of_one, max_size=4) for node in NODES}
 )
 
 
-@given(all_holdings, st.integers(1, 4))
+@given(all_copies, st.integers(1, 4))
+@example({NODES[0]: {DEAD[0]: {"/x": 2, "/y": 1}}, NODES[1]: {DEAD[0]: {"/x": 1, "/y": 2}}}, 2)
 def test_when_all_do_what_they_plan_everything_has_its_copies_and_nothing_is_done_twice(
-    holdings: dict[BrokerId, dict[BrokerId, Held]], wanted: int
+    copies: Copies, wanted: int
 ) -> None:
-    plans = [push for pushes in planned(holdings, wanted).values() for push in pushes]
-    assert len(plans) == len(set(plans)), "two nodes do the same"
-    for broker_id, target in plans:
-        most = max(node[broker_id].messages for node in holdings.values() if broker_id in node)
-        assert holdings[target].get(broker_id, Held(0, 0)).messages < most
-        holdings[target][broker_id] = Held(1, most)
-    assert not any(planned(holdings, wanted).values()), "after that there is nothing to do"
-    for broker_id in DEAD:
-        found = [node[broker_id] for node in holdings.values() if broker_id in node]
-        if any(each.messages for each in found):
-            assert len(found) >= min(wanted, len(NODES))
-            assert len({each.messages for each in found}) == 1
+    whole: dict[BrokerId, dict[str, int]] = {}
+    for of_node in copies.values():
+        for broker_id, logs in of_node.items():
+            longest = whole.setdefault(broker_id, {})
+            for topic, last_no in logs.items():
+                longest[topic] = max(last_no, longest.get(topic, 0))
+    for _ in range(2 * len(copies)):
+        holdings = {
+            node: {broker_id: held(logs) for broker_id, logs in of_node.items()}
+            for node, of_node in copies.items()
+        }
+        plans = planned(holdings, wanted)
+        pushes = [(node, push) for node, planned_by in plans.items() for push in planned_by]
+        assert len({push for _, push in pushes}) == len(pushes), "two nodes do the same"
+        if not pushes:
+            break
+        for source, (broker_id, target) in pushes:
+            logs = copies[target].setdefault(broker_id, {})
+            for topic, last_no in copies[source][broker_id].items():
+                logs[topic] = max(last_no, logs.get(topic, 0))
+    else:
+        raise AssertionError("it does not come to an end")
+    for broker_id, longest in whole.items():
+        if any(longest.values()):
+            found = [node[broker_id] for node in copies.values() if broker_id in node]
+            assert len(found) >= min(wanted, len(copies))
+            assert len({tuple(sorted(x for x in each.items() if x[1])) for each in found}) == 1
+            assert {k: v for k, v in found[0].items() if v} == {
+                k: v for k, v in longest.items() if v
+            }
+
+
+def test_who_wrote_a_log_gets_back_what_its_disk_has_lost() -> None:
+    holdings = {
+        NODES[0]: {DEAD[0]: held({"/x": 5})}, NODES[1]: {DEAD[0]: held({"/x": 5})},
+        NODES[2]: {DEAD[0]: Held(own=True)},
+    }  # fmt: skip
+    pushes = [push for plan in planned(holdings).values() for push in plan]
+    assert pushes == [Push(DEAD[0], NODES[2])]
 
 
 def test_a_repair_begins_when_it_was_due_for_a_while_without_a_break() -> None:
     patience = Patience(30.0)
     push = Push(DEAD[0], NODES[0])
-    assert patience.due([push], 0.0) == []
-    assert patience.due([push], 29.0) == []
-    assert patience.due([], 29.5) == []
-    assert patience.due([push], 31.0) == [], "it begins anew"
-    assert patience.due([push], 61.0) == [push]
+
+    def never(push: Push) -> bool:
+        del push
+        return False
+
+    assert patience.due([push], 0.0, never) == []
+    assert patience.due([push], 29.0, never) == []
+    assert patience.due([], 29.5, never) == []
+    assert patience.due([push], 31.0, never) == [], "it begins anew"
+    assert patience.due([push], 61.0, never) == [push]
+    assert Patience(30.0).due([push], 0.0, lambda each: each == push) == [push], "it is urgent"

@@ -181,7 +181,9 @@ STRATEGIES: Final[Mapping[str, st.SearchStrategy[Any]]] = {
         st.tuples(brokers, topics, u64s, u64s), max_size=4
     ),
     "[[topic, msgNo]]": st.lists(st.tuples(topics, u64s), max_size=4),
-    "[[brokerId, u64, u64]]": st.lists(st.tuples(brokers, u64s, u64s), max_size=4),
+    "[[brokerId, u64, u64, u64, bool]]": st.lists(
+        st.tuples(brokers, u64s, u64s, u64s, st.booleans()), max_size=4
+    ),
     "[[brokerId, name, [host:port]]]": st.lists(
         st.tuples(brokers, texts, st.lists(texts, max_size=3)), max_size=4
     ),
@@ -203,7 +205,7 @@ EXAMPLES: Final[Mapping[str, Any]] = {
     "[[u64, u64, u64]]": [(1, 2, 3), (4, 5, 6)],
     "[[brokerId, topic, first msgNo, last msgNo]]": [(BROKER, "/plant/north/temp", 1, 12)],
     "[[topic, msgNo]]": [("/plant/north/temp", 12), ("/a", 1)],
-    "[[brokerId, u64, u64]]": [(BROKER, 3, 120)],
+    "[[brokerId, u64, u64, u64, bool]]": [(BROKER, 3, 120, 77, False)],
     "[[brokerId, name, [host:port]]]": [(BROKER, "north", ["north:4251"]), (OTHER_BROKER, "s", [])],
 }
 

@@ -195,7 +195,7 @@ VALUES: dict[str, Any] = {
     "topic and number": [["/a", 1]],
     "number and topic": [[1, "/a"]],
     "members": [[BROKER, "north", ["a:1"]], [BROKER, "", []]],
-    "holdings": [[BROKER, 1, 2]],
+    "holdings": [[BROKER, 1, 2, 3, True]],
     "members without addresses": [[BROKER, "north", None]],
     "an empty row": [[]],
     "an extension": msgpack.ExtType(5, b""),
@@ -222,7 +222,7 @@ FITS: dict[str, set[str]] = {
     "[[brokerId, topic, first msgNo, last msgNo]]": {"an empty list", "extents"},
     "[[topic, msgNo]]": {"an empty list", "topic and number"},
     "[[brokerId, name, [host:port]]]": {"an empty list", "members"},
-    "[[brokerId, u64, u64]]": {"an empty list", "holdings"},
+    "[[brokerId, u64, u64, u64, bool]]": {"an empty list", "holdings"},
 }  # fmt: skip
 
 
