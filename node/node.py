@@ -442,6 +442,7 @@ async def start_node(
                 nursery.start_soon(node.incarnations.run)
                 nursery.start_soon(node.bidding.run)
                 nursery.start_soon(node.events.run)
+                nursery.start_soon(node.subscriptions.run)
                 nursery.start_soon(node.keep_house)
                 nursery.start_soon(node.serve_clients)
                 nursery.start_soon(node.keep_directory)

@@ -43,6 +43,7 @@ from busnode.node.remote_reading import RemoteReading
 from busnode.node.repairing import Repairing
 from busnode.node.router import Router
 from busnode.node.subscriptions import Subscriptions
+from busnode.node.unknown_cursors import RETURN_S
 from busnode.replication.remote_cursor import PIECE_BYTES
 from busnode.segments.store import Log, Store
 from busnode.wire.control import (
@@ -268,6 +269,12 @@ class Peers:
         if holder is not None:
             ends.append(MsgNo(holder.logs[log_id][1]))
         return max(ends, default=None)
+
+    @property
+    def expects_others(self) -> bool:
+        config = self._config
+        is_new = config.mdns and self._world.clock.monotonic() - self._started_at < RETURN_S
+        return self._listener is not None and bool(self.links_made or config.seeds or is_new)
 
     def is_finished(self, log_id: LogId) -> bool:
         broker_id = log_id.broker_id

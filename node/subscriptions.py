@@ -21,8 +21,9 @@ from busnode.node.remote_reading import Fetcher, RemoteReading
 from busnode.node.router import Listener, Router
 from busnode.node.session import ClientSession
 from busnode.node.subscription import Subscription, Witness
+from busnode.node.unknown_cursors import UnknownCursor, UnknownCursors
 from busnode.segments.store import Log
-from busnode.wire.control import Credit, Gap, Subscribe, Subscribed, encode_control
+from busnode.wire.control import Credit, Subscribe, Subscribed, encode_control
 from busnode.wire.errors import FrameTooLarge, LimitReached, Refused, Unavailable
 from busnode.wire.fields import U64_MAX
 from busnode.wire.ids import BrokerId, LogId, MsgNo, Pattern
@@ -41,6 +42,9 @@ PLACES_MAX: Final = 500_000
 
 PLACES_COUNTED_EVERY: Final = 64
 """Subscriptions after which they are counted again."""
+
+LOOK_EVERY_S: Final = 1.0
+"""How often cursors are looked at whose logs nobody has."""
 
 STEPS_BY_TIME: Final = 20
 """Finding a moment in a log reads from its disk: it counts for so many."""
@@ -100,6 +104,11 @@ class Cluster(Fetcher, Protocol):
         """The last number of a log that a node has which is up, or None when nobody has the log."""
         ...
 
+    @property
+    def expects_others(self) -> bool:
+        """Whether a node that is not there may come, and bring logs along."""
+        ...
+
     def is_finished(self, log_id: LogId) -> bool:
         """Whether a log is another node's that is not there: nobody writes it here and now."""
         ...
@@ -130,6 +139,7 @@ class Subscriptions:
         self.readings: dict[Listener, RemoteReading] = {}
         """What subscriptions read of other nodes' logs."""
         self._by_session: dict[ClientSession, dict[int, Subscription]] = {}
+        self._unknown = UnknownCursors()
         self._groups: dict[tuple[str, Pattern], QueueGroup] = {}
         self._group_of: dict[Subscription, QueueGroup] = {}
 
@@ -183,7 +193,7 @@ class Subscriptions:
             raise LimitReached(f"{len(position)} logs match: {error.text}") from error
         session.send(subscribed)
         if message.queue is None:
-            await self._tell_unknown(session, subscription, position)
+            await self._tell_unknown(subscription, position)
         subscription.open()
         group = self._group_of.get(subscription)
         if group is not None:
@@ -263,12 +273,12 @@ class Subscriptions:
         if places > PLACES_MAX:
             raise LimitReached(f"{places} places in logs; one client may have {PLACES_MAX}")
 
-    async def _tell_unknown(
-        self, session: ClientSession, subscription: Subscription, position: Position
-    ) -> None:
+    async def _tell_unknown(self, subscription: Subscription, position: Position) -> None:
         """Cursors that mean nothing: in a log that nobody holds, or behind the end of one whose
         origin is there. Of a finished log somebody may have had more, now gone, that was never
-        acked as mirrored: who has read that lacks nothing."""
+        acked as mirrored: who has read that lacks nothing. Whoever holds a log that nobody has who
+        is up is given time to return."""
+        absent: list[UnknownCursor] = []
         for step, (log_id, msg_no) in enumerate(position.items(), start=1):
             if step % STEPS_BEFORE_YIELD == 0:
                 await trio.lowlevel.checkpoint()
@@ -276,14 +286,26 @@ class Subscriptions:
                 continue
             end_no = self._cluster.reach(log_id)
             if end_no is None:
-                reason = "unknown: no node that is up has this log"
+                cursor = UnknownCursor(subscription, log_id, msg_no)
+                if self._cluster.expects_others:
+                    absent.append(cursor)
+                else:
+                    _tell_absent(cursor)
             elif msg_no > end_no and not self._cluster.is_finished(log_id):
                 reason = f"unknown: no copy of the log goes beyond {end_no}"
-            else:
-                continue
-            first_no = min(msg_no + 1, U64_MAX)
-            session.send(encode_control(Gap(subscription.number, *log_id, first_no, 0, reason)))
-            subscription.witness.gap(log_id, first_no, 0, reason)
+                subscription.report(log_id, min(msg_no + 1, U64_MAX), 0, reason)
+        self._unknown.add(absent, self._clock.monotonic())
+
+    async def run(self) -> None:
+        """Tell of cursors in logs with which nobody has come back in time."""
+        while True:
+            await self._clock.sleep(LOOK_EVERY_S)
+            for step, cursor in enumerate(self._unknown.due(self._clock.monotonic()), start=1):
+                if cursor.subscription.opened and self._cluster.reach(cursor.log_id) is None:
+                    _tell_absent(cursor)
+                    cursor.subscription.pump()
+                if step % STEPS_BEFORE_YIELD == 0:
+                    await trio.lowlevel.checkpoint()
 
     async def _join(self, member: Subscription, name: str, message: Subscribe) -> Position:
         # Its members have no position to come back with: who gives none means from now on.
@@ -354,6 +376,7 @@ class Subscriptions:
 
     def _end(self, session: ClientSession, subscription: Subscription) -> None:
         session.outgoing.forget(subscription)
+        self._unknown.forget(subscription)
         group = self._group_of.pop(subscription, None)
         if group is not None:
             self._leave_group(subscription, group)
@@ -371,6 +394,12 @@ class Subscriptions:
         if not group.members:
             self._router.remove(group.pattern, group)
             del self._groups[group.name, group.pattern]
+
+
+def _tell_absent(cursor: UnknownCursor) -> None:
+    subscription, log_id, msg_no = cursor
+    reason = "unknown: no node that is up has this log"
+    subscription.report(log_id, min(msg_no + 1, U64_MAX), 0, reason)
 
 
 def _place(log: Log, start: str | int | None, given: Position) -> MsgNo:

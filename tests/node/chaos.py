@@ -228,7 +228,7 @@ class Chaos:
         return self.tally
 
     async def _whole(self) -> None:
-        """Nothing repairs copies yet, so each fault meets a cluster that is whole."""
+        """Each fault meets a cluster in which all acks have a second disk again."""
         began = time.monotonic()
         await self._cluster.meshed()
         await self._cluster.mirrored()

@@ -4,6 +4,7 @@ import pytest
 import trio
 
 import busnode
+from busnode.client import Message
 from busnode.testing.sim import SimDisk
 from busnode.wire.ids import BrokerId, LogId, MsgNo, Topic
 
@@ -160,6 +161,38 @@ def test_a_cursor_beyond_all_copies_is_a_gap_while_the_logs_origin_is_there() ->
         await cluster["a"].kill()
         for home in "bc":
             assert await gaps_at(home) == [], "nobody knows of more than it has read"
+
+
+@pytest.mark.parametrize("down_s", [5, 30])
+def test_a_cursor_in_a_log_whose_holder_is_down_is_a_gap_when_it_does_not_come_back(
+    down_s: float,
+) -> None:
+    @on_cluster(0, "a", "b", "c", mirrors=0)
+    async def _(cluster: SimulatedCluster) -> None:
+        origin = cluster["a"].node.broker_id
+        async with cluster.client("a", name="publisher") as publisher:
+            await publish(publisher, "/t", range(5))
+        await cluster["a"].kill()
+        heard: list[busnode.Gap] = []
+        two = busnode.Position({(origin, Topic("/t")): MsgNo(2)})
+        async with (
+            cluster.client("b", name="consumer") as consumer,
+            consumer.subscribe("/t", start=two, on_gap=heard.append) as messages,
+        ):
+            got: list[Message] = []
+
+            async def read() -> None:
+                async for message in messages:
+                    got.append(message)
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(read)
+                await trio.sleep(down_s)
+                await cluster["a"].start()
+                await cluster.until(lambda: len(got) == 3, "the rest of the log")
+                nursery.cancel_scope.cancel()
+            assert numbers(got) == [2, 3, 4], "it is read on all the same"
+        assert [(gap.first, gap.last) for gap in heard] == ([(3, 0)] if down_s > 10 else [])
 
 
 # Retention ----------------------------------------------------------------------------------------
