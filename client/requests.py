@@ -129,12 +129,12 @@ class Requests:
             await self._wait_for_home(timeout_s)
         self._check()
         number, self._next = self._next, self._next + 1
-        call = Call(topic, deadline)
+        self._send(
+            control.Request(number, 0, topic, dict(headers), payload, False, float(timeout_s))
+        )
+        call = Call(topic, deadline)  # once it is on its way: nothing is received meanwhile
         self._calls.add(number, call)
         try:
-            self._send(
-                control.Request(number, 0, topic, dict(headers), payload, False, float(timeout_s))
-            )
             while not call.settled:
                 await call.bell.wait()
         finally:
