@@ -293,31 +293,36 @@ def bench_request(bench: Bench) -> Report:
     """Round trips through the node to a provider, in turns with a bare echo between two processes.
 
     A request takes two of the ways that an echo takes one of: to the node, and on to the provider,
-    which answers everything and need not be asked whether it will.
+    which answers everything and need not be asked whether it will. So it takes turns, too, with an
+    echo behind a relay, which is a node that only passes bytes on.
     """
     report = bench.report("request", PAYLOAD_BYTES)
     times = bench.messages(ROUND_TRIPS)
     ours: list[Report] = []
     bare: list[Report] = []
+    relayed: list[Report] = []
     with Stage(bench.directory) as stage:
         stage.player("provider", topic=TOPIC)
         requester = stage.player("requester", topic=TOPIC)
-        echo = stage.player("echo")
-        pinger = stage.player("pinger", address=echo.ready["address"])
+        pinger = stage.player("pinger", address=stage.player("echo").ready["address"])
+        relay = stage.player("relay", to=stage.player("echo").ready["address"])
+        far_pinger = stage.player("pinger", address=relay.ready["address"])
         requester.ask(messages=max(100, times // 10))
         effort = Effort(stage)
         for number in range(bench.rounds):
             bench.progress(f"{times:,} round trips, round {number + 1}")
             bare.append(pinger.ask(messages=times))
+            relayed.append(far_pinger.ask(messages=times))
             ours.append(requester.ask(messages=times))
             effort.add(times)
         used = effort.report()
-    for name, answers in (("request", ours), ("bare_echo", bare)):
+    for name, answers in (("request", ours), ("bare_echo", bare), ("relayed_echo", relayed)):
         report[name] = {
             quantile: middle([answer[quantile] for answer in answers], 1)
             for quantile in ("p50_us", "p99_us")
         }
-    ratios = [a["p50_us"] / b["p50_us"] for a, b in zip(ours, bare, strict=True)]
-    report["p50_of_bare_echo"] = middle(ratios, 2)
+    for name, answers in (("bare_echo", bare), ("relayed_echo", relayed)):
+        ratios = [a["p50_us"] / b["p50_us"] for a, b in zip(ours, answers, strict=True)]
+        report[f"p50_of_{name}"] = middle(ratios, 2)
     report["processor_us_per_round_trip"] = used
     return report

@@ -302,6 +302,30 @@ async def _echo(accept: Callable[[], Awaitable[Stream]]) -> None:
             stream.send(view)
 
 
+async def relay(world: World, role: Order) -> None:
+    """Passes on whatever comes between one who dials and the echo: a node that does nothing."""
+    listener = await world.network.listen(Address("127.0.0.1", 0))
+
+    async def serve() -> None:
+        near = await listener.accept()
+        far = await world.network.dial(_address(role["to"]))
+        nursery.start_soon(_pass_on, far, near)
+        await _pass_on(near, far)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(serve)
+        async for _ in _orders(address=str(listener.address)):
+            pass
+        nursery.cancel_scope.cancel()
+
+
+async def _pass_on(source: Stream, target: Stream) -> None:
+    view = memoryview(bytearray(PAYLOAD_BYTES))
+    with suppress(ConnectionError):
+        while True:
+            target.send(view[: await _receive(source, view)])
+
+
 async def pinger(world: World, role: Order) -> None:
     """Measures round trips to an echo."""
     stream = await world.network.dial(_address(role["address"]))
@@ -416,6 +440,7 @@ ROLES: Final[dict[str, Callable[[World, Order], Awaitable[None]]]] = {
     "raw": raw,
     "sender": sender,
     "echo": echo,
+    "relay": relay,
     "pinger": pinger,
     "provider": provider,
     "requester": requester,

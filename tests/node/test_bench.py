@@ -37,7 +37,14 @@ SHAPES: dict[str, set[str]] = {
         "raw_gb_per_s",
         "raw_of_bare_sendfile",
     },
-    "request": {"request.p50_us", "request.p99_us", "bare_echo.p50_us", "p50_of_bare_echo"},
+    "request": {
+        "request.p50_us",
+        "request.p99_us",
+        "bare_echo.p50_us",
+        "relayed_echo.p50_us",
+        "p50_of_bare_echo",
+        "p50_of_relayed_echo",
+    },
     "cluster": {
         "live_send.one_node_received_per_s",
         "live_send.two_nodes_received_per_s",
