@@ -139,14 +139,18 @@ async def _follow(to: Target, wanted: Wanted, count: int, as_json: bool) -> int:
     def show(events: Iterable[Event]) -> None:
         _show([event for event in shown.new_of(events) if wanted(event)], as_json)
 
-    async def ask_those_who_come() -> None:
-        """A node that comes has nobody to hear its first events, and may have no others."""
+    async def ask_when_something_was_missed() -> None:
+        """A node that comes has nobody to hear its first events, and may have no others; and while
+        there is no home, nothing is heard of anybody."""
         nonlocal came
+        connections = bus.statistics().connections
         while True:
-            await came.wait()
-            await trio.sleep(SETTLE_S)
-            came = trio.Event()
-            show(await kept())
+            with trio.move_on_after(SETTLE_S):
+                await came.wait()
+            if came.is_set() or bus.statistics().connections != connections:
+                await trio.sleep(SETTLE_S)
+                came, connections = trio.Event(), bus.statistics().connections
+                show(await kept())
 
     async with (
         connect(to.url, name=NAME, deadline_s=to.timeout_s) as bus,
@@ -155,7 +159,7 @@ async def _follow(to: Target, wanted: Wanted, count: int, as_json: bool) -> int:
         past = [event for event in shown.new_of(await kept()) if wanted(event)]
         _show(_last(past, count), as_json)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(ask_those_who_come)
+            nursery.start_soon(ask_when_something_was_missed)
             async for message in messages:
                 event = read_event(json.loads(message.payload))
                 if event.kind == LINK_MADE.name:

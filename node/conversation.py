@@ -121,11 +121,15 @@ class Conversation(ABC):
         try:
             await self._read()
         except ProtocolError as error:
-            logger.warning("%s at %s: %s", self.who, self.peer, error)
+            self._broke_off(error)
             self._complain(error)
             await self._discard()
         except OSError as error:
             logger.info("%s at %s: %s", self.who, self.peer, error)
+
+    def _broke_off(self, error: BusnodeError) -> None:
+        """It ends because of what the other side has sent."""
+        logger.warning("%s at %s: %s", self.who, self.peer, error)
 
     def _complain(self, error: BusnodeError) -> None:
         """The last thing that is said."""

@@ -15,6 +15,7 @@ from busnode.node.bidding import Bidding
 from busnode.node.conversation import Conversation
 from busnode.node.copies import Copies
 from busnode.node.durable_positions import nest
+from busnode.node.events import Tell
 from busnode.node.receipts import encode_refusal
 from busnode.node.replays import Replays
 from busnode.node.router import Router
@@ -83,6 +84,7 @@ class PeerHost(Protocol):
     bidding: Bidding
     store: Store
     copies: Copies
+    tell_of: Tell
 
     def is_own(self, broker_id: BrokerId) -> bool:
         """Whether it is one of this node's own incarnations."""
@@ -138,7 +140,7 @@ class PeerSession(Conversation):
         self._patterns: dict[int, Pattern] = {}
         self._wanted: Trie[int] = Trie()
         self._members: dict[int, Subscription] = {}
-        self._replays = Replays(host.store, self.outgoing)
+        self._replays = Replays(host.store, self.outgoing, host.tell_of)
 
     @property
     def who(self) -> str:

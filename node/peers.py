@@ -120,7 +120,7 @@ class Peers:
         copies: Copies,
         tell: Tell,
     ) -> None:
-        self._tell_of = tell
+        self.tell_of = tell
         self.copies = copies
         self.local = LocalCopies(self.fetch_elsewhere)
         self.repairing = Repairing(
@@ -445,9 +445,9 @@ class Peers:
             await self._world.clock.sleep(LOOK_EVERY_S)
             changed = watch.look(self.missing_links(), self._world.clock.monotonic())
             for link in changed.missing:
-                self._tell_of(LINK_MISSING, **link._asdict())
+                self.tell_of(LINK_MISSING, **link._asdict())
             for link in changed.healed:
-                self._tell_of(LINK_HEALED, **link._asdict())
+                self.tell_of(LINK_HEALED, **link._asdict())
 
     def members_seen(self, broker_id: BrokerId, name: str, message: MembersSeen) -> None:
         """A node tells whom it has a link to: those that we do not know are dialled."""
@@ -555,9 +555,9 @@ class Peers:
         if any(other.name == link.name for other in self.links.values() if other is not link) or (
             link.name == self.me.name
         ):
-            self._tell_of(NAME_TAKEN, name=link.name, address=link.peer)
+            self.tell_of(NAME_TAKEN, name=link.name, address=link.peer)
         who = {"name": link.name, "broker_id": link.broker_id.hex(), "address": link.peer}
-        self._tell_of(LINK_MADE, **who)
+        self.tell_of(LINK_MADE, **who)
         self.bidding.join(link)
         self.mirroring.linked(link)
         self.repairing.linked(link)
@@ -574,7 +574,7 @@ class Peers:
         self.links_lost += 1
         del self.links[link.broker_id]
         kind = LINK_ENDED if link.said_goodbye else LINK_LOST
-        self._tell_of(kind, name=link.name, goodbye=link.said_goodbye)
+        self.tell_of(kind, name=link.name, goodbye=link.said_goodbye)
         self._forget_report(link.broker_id)
         self.bidding.leave(link)
         self.mirroring.unlinked(link)

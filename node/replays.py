@@ -1,9 +1,10 @@
 """What another node has asked for of the logs that this one holds."""
 
-import logging
 from collections import deque
 from functools import partial
 
+from busnode.node.event_kinds import LOG_UNREADABLE
+from busnode.node.events import Tell, log_only
 from busnode.node.outgoing import FETCHES_MAX, Outgoing, Piece
 from busnode.segments.damage import Hole
 from busnode.segments.store import Cold, LogReader, Store
@@ -11,13 +12,12 @@ from busnode.wire.control import Chunk, Gap, Replay, encode_control, encode_trus
 from busnode.wire.errors import StorageError
 from busnode.wire.ids import LogId, Topic
 
-logger = logging.getLogger(__name__)
-
 
 class Replays:
     """A source of what another node has asked for, one answer each."""
 
-    def __init__(self, store: Store, outgoing: Outgoing) -> None:
+    def __init__(self, store: Store, outgoing: Outgoing, tell: Tell = log_only) -> None:
+        self._tell = tell
         self.waiting: deque[tuple[Replay, LogReader | None]] = deque()
         """With a reader: what was fetched from the disk for it is in memory now."""
         self.served = 0
@@ -39,9 +39,8 @@ class Replays:
         try:
             return self._answer(asked, reader)
         except (OSError, StorageError) as error:
-            logger.error(
-                "log %s:%s cannot be read: %s", asked.broker_id.hex()[:8], asked.topic, error
-            )
+            log_id = LogId(asked.broker_id, Topic(asked.topic))
+            self._tell(LOG_UNREADABLE, log=log_id, error=error)
             return _gap(asked, asked.after_no + 1, 0, f"cannot be read: {error}")
 
     def _answer(self, asked: Replay, reader: LogReader | None) -> Piece | None:

@@ -126,9 +126,8 @@ class ClientSession(Conversation):
         """Say that one request is refused; the session goes on."""
         self.send(encode_refusal(error, refused, about))
 
-    def _complain(self, error: BusnodeError) -> None:
+    def _broke_off(self, error: BusnodeError) -> None:
         self._home.broke_off(self, error)
-        super()._complain(error)
 
     def tell_nodes(self, nodes: list[str]) -> None:
         """Tell the client where else it could go."""

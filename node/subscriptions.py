@@ -63,7 +63,7 @@ class TellingWitness(Witness):
         self._pattern = pattern
 
     def gap(self, log_id: LogId, first_no: int, last_no: int, reason: str) -> None:
-        numbers = {"first_no": first_no, "last_no": last_no or None}
+        numbers = {"first_no": first_no, "last_no": last_no or "?"}
         self._tell(GAP, client=self._client, log=log_id, **numbers, why=reason)
 
     def slow(self, what: str) -> None:

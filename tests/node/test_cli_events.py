@@ -99,6 +99,19 @@ def test_who_follows_hears_of_a_node_that_comes_and_of_one_that_dies(
         assert "Traceback" not in errors
 
 
+def test_who_follows_goes_on_with_another_node_when_the_one_that_was_named_is_gone(
+    cluster: list[Node],
+) -> None:
+    first, _ = cluster
+    with process("events", "--follow", "--json", "--url", first.url, "--count", "1") as follower:
+        follower.hear()
+        first.signal(signal.SIGKILL)
+        heard = follower.hear()
+        while (heard["node"], heard["kind"]) != ("n2", "link.lost"):
+            heard = follower.hear()
+        assert heard["facts"]["name"] == "n1"
+
+
 def test_who_watches_the_status_sees_a_mirror_catch_up_line_by_line(
     cluster: list[Node], tmp_path: Path
 ) -> None:

@@ -12,12 +12,13 @@ from busnode.client import MemoryCursorStore, Subscription
 from busnode.node.event import Event, make_event, read_event
 from busnode.node.event_kinds import KINDS, LINK_LOST, LOG_POISONED, REFUSED
 from busnode.node.events import KEPT_MAX, Events
-from busnode.testing.sim import SimClock
+from busnode.node.node import RunningNode
+from busnode.testing.sim import DiskFault, SimClock
 from busnode.testing.sim.simulation import simulate
 from busnode.wire.errors import Refused
 from busnode.wire.ids import BrokerId, Topic
 
-from .raw_client import real_bus
+from .raw_client import LIVE, SimulatedMachine, real_bus
 from .simulated_cluster import SimulatedCluster, on_cluster
 
 BROKER = BrokerId(bytes(15) + b"\1")
@@ -268,3 +269,68 @@ async def test_a_client_that_is_turned_away_is_an_event(tmp_path: Path) -> None:
         kept = bus.node.events.answer(b"")["events"]
         (refused,) = (row for row in kept if row["kind"] == "client.refused")
         assert "this node takes no more" in refused["text"]
+
+
+def kinds_of(node: RunningNode) -> list[str]:
+    return [row["kind"] for row in node.events.answer(b"")["events"]]
+
+
+def test_a_disk_that_fails_is_told_with_what_follows_from_it() -> None:
+    machine = SimulatedMachine(3)
+
+    async def main() -> None:
+        async with machine.bus() as bus, bus.client() as client:
+            await client.publish("/a")
+            await client.acked(1)
+            before = bus.broker_id
+            machine.disk.arm(DiskFault.SYNC_EIO, lambda path: path.endswith(".seg"))
+            await client.publish("/a")
+            await client.refused()
+            await bus.settled(lambda: bus.broker_id != before)
+            rows = {row["kind"]: row for row in bus.node.events.answer(b"")["events"]}
+            assert [kind for kind in rows if kind != "node.ready"] == [
+                "log.poisoned", "incarnation.begun",
+            ]  # fmt: skip
+            assert rows["log.poisoned"]["facts"]["log"] == f"{before.hex()[:8]}:/a"
+            begun = rows["incarnation.begun"]
+            assert begun["facts"]["broker_id"] == bus.broker_id.hex()
+            assert "takes no more" in begun["facts"]["why"]
+            assert begun["broker_id"] == before.hex(), "the numbers go on"
+
+    machine.run(main)
+
+
+async def test_a_client_that_breaks_the_protocol_is_told_and_who_is_slow_is_told_once(
+    tmp_path: Path,
+) -> None:
+    async with real_bus(tmp_path) as bus:
+        async with bus.client() as rude:
+            await rude.send(b"\xff" * 100)
+            await rude.ended()
+        assert "client.refused" in kinds_of(bus.node)
+        async with bus.client(1) as slow, bus.client(2) as out:
+            await slow.subscribe("/a", credit_bytes=0)
+            for _ in range(100):
+                await out.publish("/a", [bytes(500_000)], LIVE)
+            await out.barrier()
+            await bus.settled(lambda: "consumer.slow" in kinds_of(bus.node))
+            assert kinds_of(bus.node).count("consumer.slow") == 1
+
+
+def test_a_consumer_of_another_nodes_log_that_is_too_slow_is_moved_back_and_that_is_told() -> None:
+    @on_cluster(0, "a", "b", mirrors=0)
+    async def _(cluster: SimulatedCluster) -> None:
+        async with (
+            cluster.client("a") as out,
+            cluster.client("b", name="idler") as consumer,
+            consumer.subscribe("/t") as messages,
+        ):
+            for _ in range(60):
+                await out.publish("/t", bytes(1_000_000), persistent=True)
+            await cluster.until(lambda: "consumer.slow" in kinds_of(cluster["b"].node), "an event")
+            rows = cluster["b"].node.events.answer(b"")["events"]
+            (slow,) = (row for row in rows if row["kind"] == "consumer.slow")
+            assert slow["text"].endswith("(idler) is too slow for /t: moved back to replay")
+            with trio.fail_after(60):
+                for _ in range(60):
+                    await anext(messages)  # nothing is lost by it
