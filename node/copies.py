@@ -35,6 +35,10 @@ class Origin(Protocol):
 
     def send(self, frame: bytes) -> None: ...
 
+    async def give_way(self) -> None:
+        """Let others have their turn, and the origin read what it was sent."""
+        ...
+
 
 class Copies:
     """All copies that are being written. Those at rest are logs like any other."""
@@ -64,7 +68,9 @@ class Copies:
     def origins(self) -> list[BrokerId]:
         return list(self._writers)
 
-    def begin(self, origin: Origin, broker_id: BrokerId, written: bool, retain_s: float) -> None:
+    async def begin(
+        self, origin: Origin, broker_id: BrokerId, written: bool, retain_s: float
+    ) -> None:
         """A node wants its logs held here, or those of one that is gone. It is told how far the
         copies that there are reach, and an empty list marks the end. SecondWriter when they are
         being written, by this node (`written`) or by their origin; the same node may have dialled
@@ -75,17 +81,35 @@ class Copies:
         by_origin = writer is not None and writer.broker_id == broker_id
         if written or (by_origin and origin.broker_id != broker_id):
             raise SecondWriter(f"logs of {broker_id.hex()} have a writer here already")
-        copies = [log for log in self._store.logs() if log.log_id.broker_id == broker_id]
-        for log in copies:
-            if log.poisoned is not None:
-                raise LogPoisoned(f"the copy of {log.log_id} takes no more: {log.poisoned}")
         self._ownership.copies_kept(broker_id, retain_s)
         self._writers[broker_id] = origin
-        rows = [(log.log_id.topic, log.committed_no) for log in copies]
-        for at in range(0, len(rows), ROWS_A_FRAME):
-            origin.send(encode_trusted(Mirrored, broker_id, rows[at : at + ROWS_A_FRAME]))
+        try:
+            count = await self._tell_extents(origin, broker_id)
+        except LogPoisoned:
+            if self._writers.get(broker_id) is origin:
+                del self._writers[broker_id]
+            raise
+        self._tell(COPIES_HELD, origin=origin.who, logs=count)
+
+    async def _tell_extents(self, origin: Origin, broker_id: BrokerId) -> int:
+        """Tell how far each copy reaches; how many there are."""
+        rows: list[tuple[Topic, int]] = []
+        count = 0
+        for step, log in enumerate(self._store.logs(), start=1):
+            if log.log_id.broker_id == broker_id:
+                if log.poisoned is not None:
+                    raise LogPoisoned(f"the copy of {log.log_id} takes no more: {log.poisoned}")
+                count += 1
+                rows.append((log.log_id.topic, log.committed_no))
+            if step % ROWS_A_FRAME == 0:
+                if rows:
+                    origin.send(encode_trusted(Mirrored, broker_id, rows))
+                    rows = []
+                await origin.give_way()
+        if rows:
+            origin.send(encode_trusted(Mirrored, broker_id, rows))
         origin.send(encode_trusted(Mirrored, broker_id, []))
-        self._tell(COPIES_HELD, origin=origin.who, logs=len(rows))
+        return count
 
     def leave(self, origin: Origin) -> None:
         """Its session has ended; what it wrote stays."""

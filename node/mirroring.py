@@ -11,6 +11,8 @@ from functools import partial
 from itertools import islice
 from typing import Final, NamedTuple
 
+import trio
+
 from busnode.node.event_kinds import (
     CATCHUP_BEGUN,
     CATCHUP_DONE,
@@ -40,6 +42,9 @@ was a fifth of catching up with 256 KiB."""
 
 THROTTLED_PIECE_BYTES: Final = 128 * 1024
 """Smaller where it must be slow, so that it is even."""
+
+LOOKS_BEFORE_YIELD: Final = 200
+"""Logs that are compared with what a mirror has before others have their turn: 1 ms."""
 
 WATCH_EVERY_S: Final = 0.25
 RESUME_EVERY_S: Final = 0.02
@@ -106,6 +111,9 @@ class MirrorStream:
         self._ready: deque[MirrorCursor] = deque()
         self._fetching = 0
         self.has_begun = False
+        self._is_looking = False
+        """Whether it is still being found out what it lacks; nothing is sent meanwhile."""
+        self._has_ended = False
         self.began_at = clock.monotonic()
         """When it was asked, and then when it has told what it has."""
         self.is_told_of = False
@@ -119,36 +127,53 @@ class MirrorStream:
             return
         cursor = self._cursors.get(log.log_id)
         if cursor is None:
-            cursor = self._add(log, 0)
+            cursor = self._add(log)
         if not cursor.queued:
             cursor.queued = True
             self._ready.append(cursor)
+            self._wake()
+
+    def _wake(self) -> None:
+        if not self._is_looking and not self._has_ended:
             self.link.outgoing.wake(self)
 
-    def _add(self, log: Log, after_no: int) -> MirrorCursor:
-        cursor = MirrorCursor(log, log.reader(min(after_no, log.committed_no), ahead=True))
+    def _add(self, log: Log) -> MirrorCursor:
+        after_no = min(self.progress.safe_no(log.log_id), log.committed_no)
+        cursor = MirrorCursor(log, log.reader(after_no, ahead=True))
         self._cursors[log.log_id] = cursor
         return cursor
 
-    def answered(self, message: Mirrored) -> None:
+    async def answered(self, message: Mirrored) -> None:
         """It tells what it has: at first all, and then what it has synced."""
         now = self._clock.monotonic()
         for topic, safe_no in message.safe:
             self.progress.synced(LogId(self.broker_id, Topic(topic)), safe_no, now)
         if not self.has_begun and not message.safe:
-            self._begin()
-        self.progress.heard(now, begun=self.has_begun)
+            await self._begin()
+        self.progress.heard(self._clock.monotonic(), begun=self.has_begun)
 
-    def _begin(self) -> None:
+    async def _begin(self) -> None:
         """It has told all: send what it lacks."""
-        self.has_begun = True
+        self.has_begun = self._is_looking = True
         self.began_at = self._clock.monotonic()
-        for log in self._store.logs():
-            if log.log_id.broker_id == self.broker_id and log.poisoned is None:
-                self.progress.lacks(log.log_id, log.committed_no, log.first_no, _message_bytes(log))
-                self._add(log, self.progress.safe_no(log.log_id))
-                self.appended(log)
-        self.link.outgoing.pump()
+        for step, log in enumerate(self._store.logs(), start=1):
+            log_id = log.log_id
+            if log_id.broker_id == self.broker_id and log.poisoned is None:
+                self.progress.lacks(log_id, log.committed_no, log.first_no, _message_bytes(log))
+                if log.appended_no > self.progress.safe_no(log_id):
+                    self.appended(log)
+            if step % LOOKS_BEFORE_YIELD == 0:
+                self.progress.heard(self._clock.monotonic(), begun=False)  # it waits for us now
+                await trio.lowlevel.checkpoint()
+        self._is_looking = False
+        if self._ready:
+            self._wake()
+            self.link.outgoing.pump()
+
+    def end(self) -> None:
+        """It is no mirror any more; what is on its way to it still arrives."""
+        self._has_ended = True
+        self.link.outgoing.forget(self)
 
     def next_piece(self) -> Piece | None:
         if self._throttle is not None and not self.progress.in_force:
@@ -217,7 +242,7 @@ class MirrorStream:
     def resume(self) -> bool:
         """Go on if it has paused for long enough; whether it pauses still."""
         if self._is_paused:
-            self.link.outgoing.wake(self)
+            self._wake()
             self.link.outgoing.pump()
         return self._is_paused
 
@@ -225,7 +250,7 @@ class MirrorStream:
         self._fetching -= 1
         cursor.reader.fetched(cold, error)
         self._ready.append(cursor)
-        self.link.outgoing.wake(self)
+        self._wake()
 
 
 def _message_bytes(log: Log) -> float:
@@ -255,6 +280,8 @@ class Mirroring:
         self.streams: dict[BrokerId, MirrorStream] = {}
         self.on_safe: Callable[[list[Log]], None] = _nobody
         """Told of logs that may be acked further."""
+        self.on_let_go: Callable[[], None] = _nothing
+        """Told when acks wait for a mirror no longer, of whichever logs."""
         self._store = store
         self._clock = clock
         self._origin = broker_id
@@ -308,9 +335,9 @@ class Mirroring:
     def _drop(self, member: BrokerId, why: str) -> None:
         stream = self.streams.pop(member, None)
         if stream is not None:
-            stream.link.outgoing.forget(stream)
+            stream.end()
             self._tell(MIRROR_LET_GO, name=stream.link.name, why=why)
-            self.on_safe(list(self._store.logs()))
+            self.on_let_go()
 
     def refused(self, link: PeerLink) -> None:
         """A node does not want to be our mirror."""
@@ -355,12 +382,14 @@ class Mirroring:
         for stream in self.streams.values():
             stream.link.outgoing.pump()
 
-    def answered(self, link: PeerLink, message: Mirrored) -> None:
+    async def answered(self, link: PeerLink, message: Mirrored) -> None:
         stream = self.streams.get(link.broker_id)
         if stream is None or message.broker_id != stream.broker_id:
             return
         had_begun = stream.has_begun
-        stream.answered(message)
+        await stream.answered(message)
+        if self.streams.get(link.broker_id) is not stream:
+            return  # it was let go meanwhile
         progress = stream.progress
         if stream.has_begun and not had_begun and progress.behind:
             what = {"messages": progress.total, "bytes": round(progress.total_bytes)}
@@ -398,6 +427,10 @@ class Mirroring:
         if not reached:
             return committed_no, LOCAL
         return min(committed_no, max(reached)), MIRRORED
+
+
+def _nothing() -> None:
+    pass
 
 
 def _nobody(logs: list[Log]) -> None:

@@ -138,6 +138,7 @@ class RunningNode:
             tell,
         )  # fmt: skip
         self.mirroring.on_safe = self.receipts.settle
+        self.mirroring.on_let_go = self.receipts.settle_waiting
         self.receipts.safe = self.mirroring.safe
         self.publishing.mirrors = self.mirroring
         self.publishing.require_mirror = config.require_mirror

@@ -1,7 +1,7 @@
 """A link to another node: we have dialled it and are its client."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
 import trio
@@ -92,7 +92,7 @@ class LinkHost(Protocol):
         """The other node does not hold what it was asked to."""
         ...
 
-    def mirrored(self, link: "PeerLink", message: Mirrored) -> None:
+    async def mirrored(self, link: "PeerLink", message: Mirrored) -> None:
         """What the other node has synced of our logs."""
         ...
 
@@ -307,7 +307,7 @@ class PeerLink(Conversation):
             key, lambda reading: reading.lacked(log_id, gap.first_no, gap.last_no, gap.reason)
         )
 
-    def _take(self, message: Control) -> None:
+    def _take(self, message: Control) -> Awaitable[None] | None:
         host = self._host
         match message:
             case Chunk():
@@ -345,9 +345,10 @@ class PeerLink(Conversation):
                 if message.refused == FrameType.MIRROR:
                     host.mirror_refused(self)
             case Mirrored():
-                host.mirrored(self, message)
+                return host.mirrored(self, message)
             case _:
                 assert isinstance(message, Pong), message  # the table lets no other by
+        return None
 
     def finished(self, interest: int, log_id: LogId, first_no: int) -> None:
         """A member of a queue group is done with records that the other node has sent."""

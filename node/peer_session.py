@@ -197,6 +197,8 @@ class PeerSession(Conversation):
     def _take(self, message: Control) -> Awaitable[None] | None:
         if isinstance(message, Interest):
             return self._take_interest(message)
+        if isinstance(message, Mirror):
+            return self._mirror(message)
         try:
             self._act(message)
         except Refused as error:
@@ -237,8 +239,6 @@ class PeerSession(Conversation):
                 host.bidding.unprovide(self, message.provider)
             case Chunk():
                 pass  # what it announces brings it along
-            case Mirror():
-                self._mirror(message)
             case HoldingsTold():
                 assert self.broker_id is not None
                 host.holdings_told(self.broker_id, message)
@@ -263,10 +263,16 @@ class PeerSession(Conversation):
             case _:
                 assert isinstance(message, Pong), message  # the table lets no other by
 
-    def _mirror(self, message: Mirror) -> None:
+    async def give_way(self) -> None:
+        """Let others have their turn, and the peer read what it was sent."""
+        if not self.outgoing.has_room(0):
+            await self.outgoing.wait_idle()
+        await trio.lowlevel.checkpoint()
+
+    async def _mirror(self, message: Mirror) -> None:
         try:
             written = self._host.is_written(message.broker_id, self)
-            self._host.copies.begin(self, message.broker_id, written, message.retain_s)
+            await self._host.copies.begin(self, message.broker_id, written, message.retain_s)
         except StorageError as error:
             logger.error("%s: %s", self.who, error)
             self.send(encode_refusal(error, FrameType.MIRROR, None))

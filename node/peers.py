@@ -396,11 +396,11 @@ class Peers:
         self.mirroring.refused(link)
         self.repairing.refused(link)
 
-    def mirrored(self, link: PeerLink, message: Mirrored) -> None:
+    async def mirrored(self, link: PeerLink, message: Mirrored) -> None:
         if message.broker_id == self._publishing.broker_id:
-            self.mirroring.answered(link, message)
+            await self.mirroring.answered(link, message)
         else:
-            self.repairing.answered(link, message)
+            await self.repairing.answered(link, message)
 
     def flush(self) -> None:
         self._publishing.flush()

@@ -89,6 +89,10 @@ class Receipts:
             for at in range(0, len(rows), most):
                 session.send(encode_trusted(Ack, broker_id, level, rows[at : at + most]))
 
+    def settle_waiting(self) -> None:
+        """All logs may be acked further: only those are looked at for which somebody waits."""
+        self.settle(list(self._waiting))
+
     def refuse(self, log: Log, error: BusnodeError) -> None:
         """The log is lost to writing: whoever waits for it must publish again, elsewhere."""
         for receipt in self._waiting.pop(log, ()):

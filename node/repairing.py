@@ -85,14 +85,14 @@ class Repairing:
         self.written[node] = message.written
         self._holdings[node] = {row[0]: Held(*row[1:]) for row in message.holdings}
 
-    def answered(self, link: PeerLink, message: Mirrored) -> None:
+    async def answered(self, link: PeerLink, message: Mirrored) -> None:
         """A node has synced something that it was sent for repair."""
         push = Push(message.broker_id, link.broker_id)
         stream = self.streams.get(push)
         if stream is None:
             return
-        stream.answered(message)
-        if stream.progress.in_force:
+        await stream.answered(message)
+        if self.streams.get(push) is stream and stream.progress.in_force:
             self.repaired += 1
             self._tell(REPAIR_DONE, of=message.broker_id.hex(), at=link.name)
             self._made[push] = self._holdings[self._me][push.broker_id]
@@ -172,5 +172,4 @@ class Repairing:
         self._end(push)
 
     def _end(self, push: Push) -> None:
-        stream = self.streams.pop(push)
-        stream.link.outgoing.forget(stream)
+        self.streams.pop(push).end()
