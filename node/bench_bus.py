@@ -229,7 +229,7 @@ def bench_replay(bench: Bench) -> Report:
         fill(bench, stage, messages)
         reader = stage.player("reader")
         raw = stage.player("raw")
-        sender = stage.player("sender", path=_scratch_file(bench, min(size_bytes, BARE_BYTES)))
+        sender = stage.player("sender", path=scratch_file(bench, min(size_bytes, BARE_BYTES)))
         for number in range(bench.rounds):
             for way in ("batches", "messages"):
                 bench.progress(f"{messages:,} messages as {way}, round {number + 1}")
@@ -267,7 +267,8 @@ def _read_raw(raw: Player, size_bytes: int, **opening: str) -> float:
     return rate
 
 
-def _scratch_file(bench: Bench, size_bytes: int) -> str:
+def scratch_file(bench: Bench, size_bytes: int) -> str:
+    """A file that stands in for a log."""
     path = f"{bench.directory}/bare"
     file = bench.world.files.append_to(path)
     piece = batch(bench.world, Topic(TOPIC), 4000)

@@ -2,7 +2,7 @@
 
 A role is told what to do in lines of JSON on its stdin, says `{"ready": true}` once it stands, and
 answers each line with one of its own. It plays through the client library as users write it, except
-for the two that measure the ground: `raw`, which only receives bytes, and the bare echo.
+for those that measure the ground: `raw`, which only receives bytes, the bare copy and the echo.
 """
 
 import json
@@ -19,6 +19,7 @@ import trio
 
 from busnode.client import Bus, Subscription, connect
 from busnode.client import Request as Asked
+from busnode.node.bench_copier import copy_bare
 from busnode.node.bench_segments import PAYLOAD_BYTES
 from busnode.node.bench_window import WindowedPublisher
 from busnode.wire.control import Hello, Subscribe, encode_control
@@ -138,15 +139,21 @@ async def windowed(world: World, role: Order) -> None:
     """Keeps a window of batches of a fixed size full: so many of them, or from `begin` to `end`."""
     stream = await world.network.dial(_address(role["address"]))
     out = WindowedPublisher(world, stream, role["topic"])
-    end = trio.Event()
+    end, ended = trio.Event(), trio.Event()
+
+    async def go_on() -> None:
+        await out.run(lambda: not end.is_set())
+        ended.set()
+
     async with trio.open_nursery() as nursery:
         async for order in _orders():
             if order["do"] == "begin":
-                end = trio.Event()
-                nursery.start_soon(out.run, lambda end=end: not end.is_set())
+                end, ended = trio.Event(), trio.Event()
+                nursery.start_soon(go_on)
                 _say({})
             elif order["do"] == "end":
                 end.set()
+                await ended.wait()
                 _say({"samples": out.samples})
             else:
                 start = world.clock.monotonic()
@@ -280,6 +287,18 @@ async def _send_for_ever(stream: Stream, file: ReadFile) -> None:
         at = (at + sent) % size_bytes
         if not sent:
             await stream.wait_writable()
+
+
+async def copier(world: World, role: Order) -> None:
+    """Copies what a `sender` sends to a file, with nothing in between: from when to when, by the
+    calendar."""
+    del role
+    async for order in _orders():
+        stream = await world.network.dial(_address(order["address"]))
+        since_us = world.clock.utc_us()
+        await copy_bare(world, stream, order["path"], order["bytes"])
+        _say({"since_us": since_us, "at_us": world.clock.utc_us()})
+        stream.close()
 
 
 async def echo(world: World, role: Order) -> None:
@@ -439,6 +458,7 @@ ROLES: Final[dict[str, Callable[[World, Order], Awaitable[None]]]] = {
     "reader": reader,
     "raw": raw,
     "sender": sender,
+    "copier": copier,
     "echo": echo,
     "relay": relay,
     "pinger": pinger,

@@ -21,6 +21,9 @@ HEAR_S: Final = 300.0
 """How long a player may take for anything: far more than it takes on the slowest machine, so that
 what never comes ends a run and does not hang it."""
 
+CLUSTER: Final = {"peer_port": "0", "mdns": "off"}
+"""What a node is told that is to be found by others of a stage, and by nobody else."""
+
 HEARTBEAT: Final = "20s"
 """The longest there is: a player that is stopped on purpose is let go after three of them."""
 
@@ -121,8 +124,12 @@ class Stage:
         self.address: str = self.node.ready["client"]
         self.url = f"bus://{self.address}"
 
+    def directory_of(self, name: str) -> str:
+        """Where a node of this stage has its data."""
+        return f"{self._directory}/{name}"
+
     def add_node(self, name: str, **settings: str) -> Player:
-        command = node_command(f"{self._directory}/{name}", **settings)
+        command = node_command(self.directory_of(name), **settings)
         try:
             player = Player(self._stack.enter_context(Child(command)), name)
         except BaseException:

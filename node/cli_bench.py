@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import click
 
 from busnode.node.presentation import Column, show_table
-from busnode.world.files import Files
+from busnode.world.files import remove_tree
 
 if TYPE_CHECKING:
     from busnode.node.bench_stage import Bench
@@ -148,14 +148,3 @@ def _rows(report: Report, prefix: str = "") -> Iterator[tuple[str, str]]:
             yield label, value
         else:
             yield label, f"{value:,}"
-
-
-def remove_tree(files: Files, path: str) -> None:
-    """Remove a folder and all that is in it."""
-    for name in files.names(path):
-        inside = f"{path}/{name}"
-        try:
-            files.remove(inside)
-        except OSError:
-            remove_tree(files, inside)
-    files.remove(path)

@@ -31,9 +31,7 @@ PERMISSIONS: list[Permission] = [
     Permission(
         "testing/sim/entropy.py", "random", "the simulated entropy is a seeded random stream"
     ),
-    Permission(
-        "node/bench_segments.py", "mmap", "anonymous memory that begins at a page, and no file"
-    ),
+    Permission("node/bench_*.py", "mmap", "anonymous memory that begins at a page, and no file"),
     Permission(
         "node/connecting.py",
         "trio.lowlevel.wait_readable",

@@ -154,6 +154,16 @@ def read_whole(files: Files, path: str, size_max: int) -> bytes:
         file.close()
 
 
+def remove_tree(files: Files, path: str) -> None:
+    """Remove a file, or a folder and all that is in it."""
+    try:
+        files.remove(path)
+    except OSError:
+        for name in files.names(path):
+            remove_tree(files, f"{path}/{name}")
+        files.remove(path)
+
+
 def replace_whole(files: Files, path: str, data: bytes, *, durable: bool = True) -> None:
     """Make `data` the contents of `path`: a reader sees the old or the new, never a mix.
 
