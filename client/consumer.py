@@ -190,7 +190,7 @@ class Consumer(ABC):
             done = self._granted - self._left - self._undone
             if done > 0:
                 self._inbox.advance(self._current, done)
-        return Position(self._inbox.done)
+        return self._inbox.position()
 
     def take_moved(self) -> set[Log]:
         """The logs in which the position has moved since this was last asked."""

@@ -11,14 +11,22 @@ from typing import Final
 
 from xxhash import xxh3_64_intdigest
 
-from busnode.client.deduplication import Deduplication
+from busnode.client.deduplication import KEPT_MASKS_MAX, Deduplication, Seen
 from busnode.client.gaps import Gap
 from busnode.client.messages import MessageBatch
 from busnode.client.positions import Position
 from busnode.wire.batches import decode_columns
 from busnode.wire.control import Chunk
 from busnode.wire.errors import BadFrame, BadHash
-from busnode.wire.frames import HASHED_HEADER_AT, HEADER, HEADER_BYTES, Flags, broker_seed
+from busnode.wire.frames import (
+    HASHED_HEADER_AT,
+    HEADER,
+    HEADER_BYTES,
+    PRODUCER,
+    PRODUCER_AT,
+    Flags,
+    broker_seed,
+)
 from busnode.wire.ids import BrokerId, MsgNo, Topic
 from busnode.wire.limits import FRAME_BYTES_MAX, MIB
 from busnode.wire.runs import Run
@@ -98,6 +106,9 @@ class Inbox:
         self._returnable_bytes = 0
         self._notices = 0
         self._seen = Deduplication()
+        """Of what has come."""
+        self._finished_seen = Deduplication(KEPT_MASKS_MAX)
+        """Of what is done: what has come and is not done would be lost, were it kept as seen."""
         self._topics: dict[bytes, Topic] = {}
         self._seeds: dict[BrokerId, int] = {}
 
@@ -243,6 +254,18 @@ class Inbox:
         """The consumer is done with a whole batch."""
         self.advance(delivery, delivery.count - delivery.skip)
         self._finished(delivery.length)
+        if delivery.log is not None:
+            producer = PRODUCER.unpack_from(delivery.raw, delivery.at + PRODUCER_AT)
+            self._finished_seen.is_repeat(*producer)
+
+    def remember(self, seen: Seen) -> None:
+        """Batches that were done before this began, in whatever log they were."""
+        self._seen.remember(seen)
+        self._finished_seen.remember(seen)
+
+    def position(self) -> Position:
+        """How far the consumer has worked all off, and what it has done last: a copy."""
+        return Position(self.done).having_seen(self._finished_seen.seen())
 
     def advance(self, delivery: Delivery, messages: int) -> None:
         """The consumer is done with the first `messages` of a batch that it has in hand."""

@@ -100,6 +100,8 @@ class Subscription(Consumer):
         kept = None if self._store is None else await self._store.load()
         if kept is not None:
             self._start = kept
+        if isinstance(self._start, Position):
+            self._inbox.remember(self._start.seen)
         self._host.subscribe(self)
         try:
             await self._host.patience.wait(self._bell, lambda: self._begun or bool(self._error))

@@ -123,6 +123,10 @@ BATCH_KIND: Final = FrameType.BATCH | limits.PROTOCOL_VERSION << 8
 """Type, version, transport and the zero byte of a plain batch as one number: one comparison."""
 
 TYPE_AT: Final = 4
+PRODUCER: Final = struct.Struct("<QQ")
+"""producerId and producerSeq, at `PRODUCER_AT`."""
+PRODUCER_AT: Final = 64
+
 TRANSPORT_AT: Final = 6
 STAMP_AT: Final = 8
 HASHED_HEADER_AT: Final = 40

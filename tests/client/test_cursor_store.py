@@ -8,7 +8,7 @@ import trio
 
 from busnode.client import FileCursorStore, MemoryCursorStore, Position
 from busnode.testing.sim import DiskFaults, SimDisk, simulate
-from busnode.wire.errors import StorageFailed
+from busnode.wire.errors import Refused, StorageFailed
 from busnode.wire.ids import MsgNo, Topic
 from busnode.world.real_anyio import AnyioFiles
 from tests.client.scripted_node import BROKER, on_both_loops
@@ -29,6 +29,19 @@ async def test_a_file_gives_back_what_was_saved_last(tmp_path: Path) -> None:
     await store.save(position(9))
     assert await FileCursorStore(str(tmp_path / "cursors"), AnyioFiles()).load() == position(9)
     assert [entry.name for entry in tmp_path.iterdir()] == ["cursors"]
+
+
+def test_a_position_keeps_what_was_done_on_the_way_to_it_until_it_is_moved_by_hand() -> None:
+    seen = ((2**64 - 1, 3, 2**63 + 1), (5, 0, 1))
+    reached = position(4).having_seen(seen)
+    again = Position.decode(reached.encode())
+    assert (again, again.seen) == (reached, seen)
+    assert Position.decode(position(4).encode()).seen == ()
+    again[BROKER, Topic("/t")] = MsgNo(3)
+    assert again.seen == (), "who goes back wants to have it again"
+    assert "seen" not in again.encode()
+    with pytest.raises(Refused):
+        Position.decode(reached.encode().replace("5 0 1", "5 0 2"))
 
 
 @on_both_loops

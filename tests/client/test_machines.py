@@ -109,6 +109,22 @@ def test_when_it_forgets_it_lets_repeats_through_and_never_drops_what_is_new(
         seen.add(batch)
 
 
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 300)), max_size=300), st.integers(0))
+def test_what_was_seen_before_is_a_repeat_to_who_remembers_it(
+    batches: list[tuple[int, int]], at: int
+) -> None:
+    at %= len(batches) + 1
+    before, after = Deduplication(), Deduplication()
+    for batch in batches[:at]:
+        before.is_repeat(*batch)
+    after.is_repeat(1, 7)
+    after.remember(before.seen())
+    seen = {*batches[:at], (1, 7)}
+    for batch in batches[at:]:
+        assert after.is_repeat(*batch) == (batch in seen)
+        seen.add(batch)
+
+
 def test_zero_numbers_nothing() -> None:
     machine = Deduplication()
     assert [machine.is_repeat(1, 0) for _ in range(3)] == [False] * 3

@@ -47,8 +47,8 @@ class Tally:
     repeats: int = 0
     """Dropped by the client."""
     again: int = 0
-    """Messages of two logs, the second of which came after a return: a cursor file remembers how
-    far each log was read, and not which producers' numbers were seen."""
+    """Messages that came a second time after a return: of two logs, the first of which was not done
+    when its consumer went."""
     gaps: int = 0
     pause_s: float = 0.0
     """The longest that a consumer saw between two deliveries while there was publishing."""

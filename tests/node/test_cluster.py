@@ -12,10 +12,13 @@ import busnode
 from busnode.client import Bus, MemoryCursorStore, Message, Subscription
 from busnode.client.bus import Scope, Start
 from busnode.client.providers import Accepts, Request
+from busnode.wire.control import Ack
+from busnode.wire.frames import Flags
 from busnode.wire.ids import BrokerId
 from busnode.world.discovery import Hint
 from busnode.world.network import Address
 
+from .raw_client import dialled
 from .simulated_cluster import SimulatedCluster, SimulatedNode, on_cluster, seed_address
 
 SEEDS = pytest.mark.parametrize("seed", range(3))
@@ -420,6 +423,44 @@ def test_a_missing_link_is_named_by_all_and_healed() -> None:
             )
         cluster.network.heal_all()
         assert await cluster.meshed() < 10
+
+
+@SEEDS
+@pytest.mark.parametrize("done", [True, False])
+def test_a_batch_in_two_logs_comes_once_to_a_consumer_that_was_away_meanwhile(
+    seed: int, done: bool
+) -> None:
+    """Its publisher got no ack from one node and sent it to another one. What the consumer was not
+    done with before it went must come again."""
+
+    @on_cluster(seed, "a", "b", "c", mirrors=0)
+    async def _(cluster: SimulatedCluster) -> None:
+        host = cluster.network.host("publisher")
+        flags = int(Flags.PERSISTENT | Flags.GLOBAL)
+        store = MemoryCursorStore()
+        got: list[bytes] = []
+        for visit, node in enumerate(("a", "b")):
+            async with dialled(host, Address(node, 4250), 77) as client:
+                await client.hello()
+                numbered = [(b"visit %d" % visit, 3 + visit), (b"twice", 5)]
+                for payload, seq in numbered:
+                    await client.send(client.batch("/t", [payload], flags, seq=seq))
+                    await client.expect(Ack)
+            async with (
+                cluster.client("c", name="consumer") as consumer,
+                consumer.subscribe("/t", start="earliest", cursors=store) as messages,
+            ):
+                with trio.move_on_after(5):
+                    async for message in messages:
+                        got.append(message.payload)
+                        if not visit and not done and message.payload == b"twice":
+                            break  # it is not done with this one
+                if done:
+                    messages.done()
+        if done:
+            assert got == [b"visit 0", b"twice", b"visit 1"]
+        else:
+            assert Counter(got) == Counter({b"twice": 2, b"visit 0": 1, b"visit 1": 1})
 
 
 # Queue groups -------------------------------------------------------------------------------------
