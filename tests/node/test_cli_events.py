@@ -147,6 +147,10 @@ def test_who_watches_the_status_sees_a_mirror_catch_up_line_by_line(
         assert {(flow["source"], flow["target"]) for flow in found["flows"]} == {
             ("w1", "w2"), ("w2", "w1"),
         }  # fmt: skip
+        first.signal(signal.SIGKILL)  # it goes on with the other one
+        while set(found["nodes"]) != {"w2"} or found["flows"]:
+            found = watcher.hear()
+        assert found["nodes"]["w2"]["level"] == "local"
 
 
 def test_to_look_once_and_on_and_on_at_the_same_time_is_wrong() -> None:
