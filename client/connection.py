@@ -7,6 +7,7 @@ their credit.
 
 import logging
 from collections import deque
+from contextlib import suppress
 from typing import Final, Protocol
 
 import anyio
@@ -17,6 +18,7 @@ from busnode.client.outgoing import STALL_S
 from busnode.client.refusal import refusal_of
 from busnode.wire.control import (
     Control,
+    Damaged,
     Error,
     Hello,
     Ping,
@@ -40,6 +42,9 @@ MISSED_MAX: Final = 3
 
 WRITES_BEFORE_YIELD: Final = 4
 """Each of a whole batch: the reader must have its turn."""
+
+DISCARD_S: Final = 1.0
+DISCARD_BYTES: Final = 64 * 1024
 
 
 class Guest(Protocol):
@@ -184,6 +189,8 @@ class Connection:
         except ProtocolError as error:
             logger.warning("%s broke the protocol: %s", self._stream.peer, error)
             self._complain(error)
+            if self._reader.suspected is not None:
+                await self._discard()
             self.end(error)
 
     def _take(self, guest: Guest) -> None:
@@ -203,6 +210,21 @@ class Connection:
         """Whoever runs the node should know why we hang up."""
         text = error.text.encode()[:TEXT_BYTES_MAX].decode(errors="ignore")
         self.send(Error(error.code, text, None, None, None))
+        chunk = self._reader.suspected
+        if chunk is not None:
+            # From its disk: it would send us the same again if it did not look at it.
+            self.send(Damaged(chunk.broker_id, chunk.topic, chunk.first_no, chunk.last_no))
+
+    async def _discard(self) -> None:
+        """Read on for a moment without looking: closing with unread bytes would reset the
+        connection, and the node might never hear why."""
+        space = memoryview(bytearray(DISCARD_BYTES))
+        with anyio.move_on_after(DISCARD_S), suppress(OSError):
+            while (count := self._stream.receive_into(space)) != 0:
+                if count is None:
+                    await self._stream.wait_readable()
+                else:
+                    await anyio.lowlevel.checkpoint()
 
     async def _write(self, guest: Guest) -> None:
         try:

@@ -13,8 +13,8 @@ import trio
 
 from busnode.node.outgoing import Outgoing
 from busnode.node.receipts import encode_refusal
-from busnode.wire.control import Control, Ping, encode_trusted
-from busnode.wire.errors import BusnodeError, ProtocolError, TimedOut
+from busnode.wire.control import Control, Damaged, Ping, encode_trusted
+from busnode.wire.errors import BadFrame, BadHash, BusnodeError, ProtocolError, TimedOut
 from busnode.wire.frames import FrameType
 from busnode.wire.reader import FrameReader, Runs
 from busnode.wire.sessions import Session, State
@@ -123,6 +123,7 @@ class Conversation(ABC):
         except ProtocolError as error:
             self._broke_off(error)
             self._complain(error)
+            self._tell_of_damage(error)
             await self._discard()
         except OSError as error:
             logger.info("%s at %s: %s", self.who, self.peer, error)
@@ -134,6 +135,16 @@ class Conversation(ABC):
     def _complain(self, error: BusnodeError) -> None:
         """The last thing that is said."""
         self.send(encode_refusal(error, None, None))
+
+    def _tell_of_damage(self, error: ProtocolError) -> None:
+        """Records from the other side's disk that are not what was written: it must look at them,
+        or it would send the same when we come again."""
+        chunk = self._reader.suspected
+        if chunk is None or not isinstance(error, BadHash | BadFrame):
+            return
+        if self._session.state is State.OPEN:
+            numbers = chunk.first_no, chunk.last_no
+            self.send(encode_trusted(Damaged, chunk.broker_id, chunk.topic, *numbers))
 
     async def _discard(self) -> None:
         """Read on for a moment without looking: closing with unread bytes would reset the

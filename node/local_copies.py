@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 import trio
 
 from busnode.node.handed import Handed
+from busnode.node.mending import Mending
 from busnode.node.peer_link import PeerLink
 from busnode.node.queue_group import read_range
 from busnode.node.remote_reading import RemoteReading
@@ -35,8 +36,9 @@ class _Fetch(NamedTuple):
 class LocalCopies:
     """Answers fetches like another node would, in their order. `run` it."""
 
-    def __init__(self, elsewhere: Elsewhere) -> None:
+    def __init__(self, elsewhere: Elsewhere, mending: Mending) -> None:
         """`elsewhere` asks somebody else for what this node lacks, if there is somebody."""
+        self._mending = mending
         self._elsewhere = elsewhere
         self._waiting: deque[_Fetch] = deque()
         self._woken = trio.Event()
@@ -83,6 +85,7 @@ class LocalCopies:
         elif found is None:
             reading.ended(log_id, log.committed_no)
         elif isinstance(found, Hole):
+            self._mending.noticed(log, found)
             if self._elsewhere(reading, log_id, found.first_no - 1, None):
                 return
             reading.lacked(log_id, found.first_no, found.last_no, found.reason)

@@ -117,6 +117,9 @@ class NodeCollector(Collector):
         yield _gauge("stored_bytes", "Size of all logs.", sums.stored_bytes)
         yield _gauge("holes", "Ranges that this copy is known not to have.", sums.holes)
         yield _gauge("flaws", "Faults found that cost no message.", len(node.store.flaws()))
+        mending = node.peers.mending
+        yield _counter("mended_messages", "Damaged or missing, and there again.", mending.mended)
+        yield _counter("examined_segments", "Looked at after a complaint.", mending.examined)
         poisoned = "Logs that take no more since a write or sync failed."
         yield _counter("poisoned_logs", poisoned, len(node.committer.poisoned))
 

@@ -25,7 +25,7 @@ from busnode.node.events import Tell, log_only
 from busnode.node.outgoing import FETCHES_MAX, Piece
 from busnode.node.peer_link import PeerLink
 from busnode.node.receipts import LOCAL
-from busnode.node.subscription import INLINE_BYTES
+from busnode.node.subscription import INLINE_BYTES, Mender
 from busnode.replication.mirror_choice import choose_mirrors
 from busnode.replication.mirror_progress import SILENT_S, MirrorProgress
 from busnode.replication.throttle import Throttle
@@ -92,9 +92,10 @@ class MirrorStream:
         clock: Clock,
         retain_s: float,
         throttle: Throttle | None = None,
+        mender: Mender | None = None,
     ) -> None:
         """The copies are to be kept for `retain_s`. With a `throttle` it catches up no faster than
-        that allows."""
+        that allows. With a `mender` a hole here is one there only when nobody can fill it."""
         self.link = link
         self._throttle = throttle
         self._piece_bytes = PIECE_BYTES if throttle is None else THROTTLED_PIECE_BYTES
@@ -110,6 +111,7 @@ class MirrorStream:
         self._cursors: dict[LogId, MirrorCursor] = {}
         self._ready: deque[MirrorCursor] = deque()
         self._fetching = 0
+        self._mender = mender
         self.has_begun = False
         self._is_looking = False
         """Whether it is still being found out what it lacks; nothing is sent meanwhile."""
@@ -199,11 +201,30 @@ class MirrorStream:
                 if self.progress.in_force and found.last_no > self.progress.safe_no(log_id):
                     self.is_broken = True  # what waits for it must not be called mirrored
                     return None
-                self.progress.absent(log_id, found.first_no, found.last_no)
+                if not self._waits_for(cursor, found):
+                    self.progress.absent(log_id, found.first_no, found.last_no)
                 continue
             self.progress.sent(log_id, found.last_no, self._clock.monotonic())
             return self._piece(log_id, cursor, found)
         return None
+
+    def _waits_for(self, cursor: MirrorCursor, hole: Hole) -> bool:
+        """Whether a hole may be filled; then nothing of this log is sent before it is known."""
+        then = partial(self._mended, cursor, hole)
+        if self._mender is None or not self._mender.ask(cursor.log, hole, then):
+            return False
+        self._ready.remove(cursor)
+        return True
+
+    def _mended(self, cursor: MirrorCursor, hole: Hole, readable: bool) -> None:
+        if readable:
+            cursor.reader = cursor.log.reader(hole.first_no - 1, ahead=True)
+        else:
+            self.progress.absent(cursor.log.log_id, hole.first_no, hole.last_no)
+        self._ready.append(cursor)
+        if not self._has_ended:
+            self.link.outgoing.wake(self)
+            self.link.outgoing.pump()
 
     def _piece(self, log_id: LogId, cursor: MirrorCursor, found: Range) -> Piece:
         self.sent_bytes += found.length
@@ -275,6 +296,8 @@ class Mirroring:
         """`record` makes durable who the mirrors are, before an ack is given under them; when it
         raises a StorageError, nobody is a mirror yet."""
         self.throttle = throttle
+        self.mender: Mender | None = None
+        """Set by whoever puts the node together."""
         self._retain_s = retain_s
         self._tell = tell
         self.streams: dict[BrokerId, MirrorStream] = {}
@@ -328,8 +351,9 @@ class Mirroring:
         for member in added:
             link = self._links[member]
             self.streams[member] = MirrorStream(
-                link, self._broker_id, self._store, self._clock, self._retain_s, self.throttle
-            )
+                link, self._broker_id, self._store, self._clock, self._retain_s, self.throttle,
+                self.mender,
+            )  # fmt: skip
             self._tell(MIRROR_CHOSEN, name=link.name)
 
     def _drop(self, member: BrokerId, why: str) -> None:

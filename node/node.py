@@ -56,6 +56,7 @@ from busnode.wire.batches import Columns, encode_columns
 from busnode.wire.control import (
     Bid,
     Credit,
+    Damaged,
     Hello,
     Provide,
     Reply,
@@ -280,6 +281,9 @@ class RunningNode:
 
     def broke_off(self, session: ClientSession, error: BusnodeError) -> None:
         self.events.tell(REFUSED, client=f"{session.who} at {session.peer}", why=error)
+
+    def damaged(self, message: Damaged) -> None:
+        self.peers.damaged(message)
 
     def _committed(self, logs: list[Log]) -> None:
         moved = self.copies.committed(logs)

@@ -13,8 +13,10 @@ from busnode.node.remote_reading import RemoteReading
 from busnode.wire.control import (
     Ask,
     Chunk,
+    Compared,
     Control,
     Credit,
+    Damaged,
     Dropped,
     Error,
     ExtentsHeld,
@@ -51,6 +53,31 @@ FetchKey = tuple[int, int, LogId]
 """Client, subscription, log."""
 
 NO_ANSWER: Final = "the node closed the connection before it has welcomed us"
+
+
+class Fetching(Protocol):
+    """Who has asked another node for records. The answer is one call of `placed`, `ended` or
+    `lacked`, with `fetched` for all that came before, or one of `lost`."""
+
+    closed: bool
+    """Whether nothing is wanted any more."""
+
+    @property
+    def whom(self) -> tuple[int, int]:
+        """Client and subscription, as the answer names them."""
+        ...
+
+    def fetched(self, handed: Handed) -> None: ...
+
+    def placed(self, log_id: LogId, after_no: int) -> None: ...
+
+    def ended(self, log_id: LogId, end_no: int | None) -> None: ...
+
+    def lacked(self, log_id: LogId, first_no: int, last_no: int, reason: str) -> None: ...
+
+    def lost(self, log_id: LogId) -> None: ...
+
+    def pump(self) -> None: ...
 
 
 class LinkHost(Protocol):
@@ -100,6 +127,10 @@ class LinkHost(Protocol):
         """What the other node has kept under a name that it was asked for."""
         ...
 
+    def damaged(self, message: Damaged) -> None:
+        """Somebody was sent records of this node that are not what was written."""
+        ...
+
     def flush(self) -> None:
         """A buffer was worked off."""
         ...
@@ -125,7 +156,7 @@ class PeerLink(Conversation):
         """Interests that it was told of and has not answered, by number."""
         self._finding: dict[str, trio.Event] = {}
         """Names of durable subscriptions that it was asked for and has not told of."""
-        self.fetches: dict[FetchKey, tuple[RemoteReading, int]] = {}
+        self.fetches: dict[FetchKey, tuple[Fetching, int]] = {}
         """What we have asked it for and not got: for whom, and how much."""
         self.dropped = 0
         """Messages that were not persistent and for which we were too slow."""
@@ -209,14 +240,13 @@ class PeerLink(Conversation):
 
     def fetch(
         self,
-        reading: RemoteReading,
+        reading: Fetching,
         log_id: LogId,
         after_no: int,
         since_us: int | None,
         length: int,
     ) -> None:
-        subscription = reading.subscription
-        whom = subscription.client_no, subscription.number
+        whom = reading.whom
         self.fetches[*whom, log_id] = reading, length
         self.send(encode_trusted(Replay, *whom, *log_id, after_no, since_us, length))
 
@@ -267,17 +297,17 @@ class PeerLink(Conversation):
             raise BadFrame(f"{chunk.length} bytes where {length} were asked for")
         if reading is not None and not reading.closed:
             reading.fetched(handed)
-            reading.subscription.pump()
+            reading.pump()
         if not self._chunk_left:
             self._answered(
                 key, lambda r: r.ended(handed.log_id, chunk.last_no if chunk.last else None)
             )
 
-    def _answered(self, key: FetchKey, tell: Callable[[RemoteReading], None]) -> None:
+    def _answered(self, key: FetchKey, tell: Callable[[Fetching], None]) -> None:
         reading, _ = self.fetches.pop(key, (None, 0))
         if reading is not None and not reading.closed:
             tell(reading)
-            reading.subscription.pump()
+            reading.pump()
 
     def _empty_chunk(self, chunk: Chunk) -> None:
         log_id = LogId(chunk.broker_id, Topic(chunk.topic))
@@ -298,7 +328,7 @@ class PeerLink(Conversation):
             self._host.lacks(self, log_id)
         else:
             reading, _ = self.fetches.get(key, (None, 0))
-            if reading is not None and not reading.closed:
+            if isinstance(reading, RemoteReading) and not reading.closed:
                 del self.fetches[key]
                 if self._host.fetch_elsewhere(reading, log_id, gap.first_no - 1, self):
                     return
@@ -346,6 +376,11 @@ class PeerLink(Conversation):
                     host.mirror_refused(self)
             case Mirrored():
                 return host.mirrored(self, message)
+            case Compared():
+                pass  # nobody asks yet
+            case Damaged():
+                host.damaged(message)
+                self.close()
             case _:
                 assert isinstance(message, Pong), message  # the table lets no other by
         return None

@@ -16,6 +16,7 @@ from busnode.node.conversation import Conversation
 from busnode.node.copies import Copies
 from busnode.node.durable_positions import nest
 from busnode.node.events import Tell
+from busnode.node.mending import Mending
 from busnode.node.receipts import encode_refusal
 from busnode.node.replays import Replays
 from busnode.node.router import Router
@@ -25,8 +26,11 @@ from busnode.segments.store import Log, Store
 from busnode.wire.control import (
     Bid,
     Chunk,
+    Compare,
+    Compared,
     Control,
     Credit,
+    Damaged,
     Error,
     ExtentsHeld,
     FindRegistration,
@@ -85,6 +89,7 @@ class PeerHost(Protocol):
     store: Store
     copies: Copies
     tell_of: Tell
+    mending: Mending
 
     def is_own(self, broker_id: BrokerId) -> bool:
         """Whether it is one of this node's own incarnations."""
@@ -95,6 +100,10 @@ class PeerHost(Protocol):
         ...
 
     def holdings_told(self, broker_id: BrokerId, message: HoldingsTold) -> None: ...
+
+    def damaged(self, message: Damaged) -> None:
+        """The peer was sent records that are not what was written."""
+        ...
 
     def welcome(self, session: "PeerSession", hello: PeerHello) -> bytes:
         """Take a node in. WrongCluster, or BadVersion."""
@@ -140,7 +149,7 @@ class PeerSession(Conversation):
         self._patterns: dict[int, Pattern] = {}
         self._wanted: Trie[int] = Trie()
         self._members: dict[int, Subscription] = {}
-        self._replays = Replays(host.store, self.outgoing, host.tell_of)
+        self._replays = Replays(host.store, self.outgoing, host.mending, host.tell_of)
 
     @property
     def who(self) -> str:
@@ -239,6 +248,11 @@ class PeerSession(Conversation):
                 host.bidding.unprovide(self, message.provider)
             case Chunk():
                 pass  # what it announces brings it along
+            case Compare():
+                self.send(encode_trusted(Compared, message.compare, b""))
+            case Damaged():
+                host.damaged(message)
+                self.close()
             case HoldingsTold():
                 assert self.broker_id is not None
                 host.holdings_told(self.broker_id, message)

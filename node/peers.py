@@ -33,6 +33,7 @@ from busnode.node.events import Tell
 from busnode.node.handed import Handed
 from busnode.node.local_copies import LocalCopies
 from busnode.node.logs import fields
+from busnode.node.mending import Mending
 from busnode.node.mirroring import RESUME_EVERY_S, WATCH_EVERY_S, Mirroring
 from busnode.node.ownership import Ownership
 from busnode.node.peer_link import PeerLink
@@ -44,10 +45,12 @@ from busnode.node.repairing import Repairing
 from busnode.node.router import Router
 from busnode.node.subscriptions import Subscriptions
 from busnode.node.unknown_cursors import RETURN_S
+from busnode.replication.mending import whom_to_ask
 from busnode.replication.remote_cursor import PIECE_BYTES
 from busnode.segments.store import Log, Store
 from busnode.wire.control import (
     Control,
+    Damaged,
     ExtentsHeld,
     Gap,
     HoldingsTold,
@@ -60,7 +63,7 @@ from busnode.wire.control import (
 )
 from busnode.wire.errors import BadFrame, BadVersion, WrongCluster
 from busnode.wire.fields import U64_MAX
-from busnode.wire.ids import BrokerId, LogId, MsgNo, Pattern
+from busnode.wire.ids import BrokerId, LogId, MsgNo, Pattern, Topic
 from busnode.wire.limits import PROTOCOL_VERSION
 from busnode.wire.runs import Run
 from busnode.wire.trie import Trie
@@ -86,6 +89,10 @@ LOGS_OF_PEER_MAX: Final = 1_000_000
 
 SESSIONS_MAX: Final = 1024
 """Nodes that have dialled us, and strangers that are about to be turned away."""
+
+EXPECTED_S: Final = 5.0
+"""How long after the start those are waited for who were mirrors before: dialling them, and hearing
+what they hold."""
 
 COPIES_TOLD_EVERY_S: Final = 0.1
 """How far behind the news of a copy may be: what a consumer waits for when an origin dies."""
@@ -122,14 +129,18 @@ class Peers:
     ) -> None:
         self.tell_of = tell
         self.copies = copies
-        self.local = LocalCopies(self.fetch_elsewhere)
+        self.mending = Mending(world.files, store, world.clock, self, tell)
+        self.local = LocalCopies(self.fetch_elsewhere, self.mending)
         self.repairing = Repairing(
             store, world.clock, broker_id, config.mirrors + 1, config.repair_after_s,
             mirroring.throttle, lambda: publishing.broker_id, ownership,
-            lambda broker_id: ownership.retain_s.get(broker_id, config.retain_s), tell,
+            lambda broker_id: ownership.retain_s.get(broker_id, config.retain_s), self.mending,
+            tell,
         )  # fmt: skip
         self._ownership = ownership
+        self._began_at = world.clock.monotonic()
         self.mirroring = mirroring
+        mirroring.mender = self.mending
         self._moved: dict[Log, None] = {}
         """Copies that have grown and of which others were not told."""
         self.store = store
@@ -176,6 +187,7 @@ class Peers:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.local.run)
             nursery.start_soon(self.sweep)
+            nursery.start_soon(self.mending.run)
             if self._listener is not None:
                 nursery.start_soon(self.serve)
                 nursery.start_soon(self.dialling.run)
@@ -249,7 +261,21 @@ class Peers:
         return broker_id in self.sessions or self.repairing.is_written(broker_id, session.broker_id)
 
     def holdings_told(self, broker_id: BrokerId, message: HoldingsTold) -> None:
-        self.repairing.told(broker_id, message)
+        if self.repairing.told(broker_id, message):
+            self.mending.came()
+
+    def holders_of(self, broker_id: BrokerId) -> list[PeerLink]:
+        order = whom_to_ask(broker_id, self.links, self.repairing.holders(broker_id))
+        return [self.links[node] for node in order]
+
+    def expects_holders(self) -> bool:
+        up_s = self._world.clock.monotonic() - self._began_at
+        return bool(self._ownership.mirrors) and up_s < EXPECTED_S
+
+    def damaged(self, message: Damaged) -> None:
+        log_id = LogId(message.broker_id, Topic(message.topic))
+        logger.warning("records sent were damaged", extra=fields(log=log_id))
+        self.mending.doubt(log_id, message.first_no)
 
     def remote_logs(self, pattern: Pattern) -> Iterator[tuple[LogId, int, int]]:
         for log_id, first_no, end_no in self.logs.matching(pattern):
@@ -561,6 +587,7 @@ class Peers:
         self.bidding.join(link)
         self.mirroring.linked(link)
         self.repairing.linked(link)
+        self.mending.came()
         self._something_changed()
 
     async def tell_everything(self, link: PeerLink) -> None:

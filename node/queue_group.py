@@ -5,7 +5,7 @@ from functools import partial
 from typing import NamedTuple
 
 from busnode.node.handed import Handed
-from busnode.node.subscription import PIECE_BYTES, LogCursor, Subscription
+from busnode.node.subscription import PIECE_BYTES, LogCursor, Mender, Subscription
 from busnode.node.unfinished import Unfinished
 from busnode.segments.damage import Hole
 from busnode.segments.store import Cold, Log, Range
@@ -23,12 +23,15 @@ class QueueGroup:
     the log. What another node has chosen us for goes to a client here, and never on.
     """
 
-    def __init__(self, name: str, pattern: Pattern, entropy: Entropy) -> None:
+    def __init__(
+        self, name: str, pattern: Pattern, entropy: Entropy, mender: Mender | None = None
+    ) -> None:
         self.is_peer = False
         self.name = name
         self.pattern = pattern
         self.members: list[Subscription] = []
         self._entropy = entropy
+        self._mender = mender
         self._cursors: dict[LogId, LogCursor] = {}
         self._ready: deque[LogCursor] = deque()
         """Places in logs that may have more, in turn."""
@@ -203,18 +206,24 @@ class QueueGroup:
                 self._fetching[cursor] = able[0]
                 able[0].fetch(found, partial(self._fetched, cursor, found))
                 continue
-            self._ready.rotate(-1)
             log_id = cursor.log.log_id
             if isinstance(found, Hole):
-                self._report(able, log_id, found.first_no, found.last_no, found.reason)
+                self._ready.popleft()
+                then = partial(self._mended, cursor, found)
+                if self._mender is None or not self._mender.ask(cursor.log, found, then):
+                    self._ready.append(cursor)
+                    self._report(able, log_id, found)
                 continue
+            self._ready.rotate(-1)
             try:
                 data = read_range(found)
             except OSError as error:
                 cursor.reader.suspect(found)
-                self._report(
-                    able, log_id, found.first_no, found.last_no, f"cannot be read: {error}"
-                )
+                hole = Hole(
+                    found.first_no, found.last_no, found.file.path, found.offset, found.length,
+                    f"cannot be read: {error}",
+                )  # fmt: skip
+                self._report(able, log_id, hole)
                 continue
             for batch in split(data):
                 if self._in_scope(self.members, batch.flags):
@@ -224,11 +233,17 @@ class QueueGroup:
                 return True
         return False
 
-    def _report(
-        self, able: list[Subscription], log_id: LogId, first_no: int, last_no: int, reason: str
-    ) -> None:
+    def _report(self, able: list[Subscription], log_id: LogId, hole: Hole) -> None:
         own = [member for member in able if not member.is_peer] or able
-        self._choose(own).report(log_id, first_no, last_no, reason)
+        self._choose(own).report(log_id, hole.first_no, hole.last_no, hole.reason)
+
+    def _mended(self, cursor: LogCursor, hole: Hole, readable: bool) -> None:
+        if readable:
+            cursor.reader = cursor.log.reader(hole.first_no - 1)
+        elif self.members:
+            self._report(self.members, cursor.log.log_id, hole)
+        self._ready.append(cursor)
+        self.has_credit()
 
     def _fetched(self, cursor: LogCursor, cold: Cold, error: OSError | None) -> None:
         if self._fetching.pop(cursor, None) is not None:  # else its member has left meanwhile

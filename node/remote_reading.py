@@ -78,6 +78,13 @@ class RemoteReading:
         subscription.fetched_logs = self.cursors
 
     @property
+    def whom(self) -> tuple[int, int]:
+        return self.subscription.client_no, self.subscription.number
+
+    def pump(self) -> None:
+        self.subscription.pump()
+
+    @property
     def behind(self) -> int:
         return sum(cursor.behind for cursor in self.cursors.values())
 

@@ -9,6 +9,7 @@ from busnode.node.event_kinds import REPAIR_BEGUN, REPAIR_DONE, REPAIR_STOPPED
 from busnode.node.events import Tell, log_only
 from busnode.node.mirroring import MirrorStream
 from busnode.node.peer_link import PeerLink
+from busnode.node.subscription import Mender
 from busnode.replication.mirror_progress import SILENT_S
 from busnode.replication.repair import Held, Patience, Push, plan_repairs
 from busnode.replication.throttle import Throttle
@@ -40,6 +41,7 @@ class Repairing:
         current: Callable[[], BrokerId],
         own: Iterable[BrokerId],
         retain_s: Callable[[BrokerId], float],
+        mender: Mender | None = None,
         tell: Tell = log_only,
     ) -> None:
         """`copies` are wanted in all, the origin's own included. `current` is the incarnation that
@@ -48,6 +50,7 @@ class Repairing:
         self._current = current
         self._own = own
         self._retain_s = retain_s
+        self._mender = mender
         self._tell = tell
         self._throttle = throttle
         self.streams: dict[Push, MirrorStream] = {}
@@ -81,9 +84,18 @@ class Repairing:
         self._holdings.pop(node, None)
         self.written.pop(node, None)
 
-    def told(self, node: BrokerId, message: HoldingsTold) -> None:
+    def holders(self, broker_id: BrokerId) -> list[BrokerId]:
+        """Other nodes that hold logs of an incarnation."""
+        return [
+            node for node, held in self._holdings.items() if broker_id in held and node != self._me
+        ]
+
+    def told(self, node: BrokerId, message: HoldingsTold) -> bool:
+        """Another node tells what it holds; whether it holds what it did not hold before."""
+        before = self._holdings.get(node, {})
         self.written[node] = message.written
         self._holdings[node] = {row[0]: Held(*row[1:]) for row in message.holdings}
+        return not self._holdings[node].keys() <= before.keys()
 
     async def answered(self, link: PeerLink, message: Mirrored) -> None:
         """A node has synced something that it was sent for repair."""
@@ -158,7 +170,7 @@ class Repairing:
                 self._tell(REPAIR_BEGUN, of=push.broker_id.hex(), at=link.name)
                 self.streams[push] = MirrorStream(
                     link, push.broker_id, self._store, self._clock,
-                    self._retain_s(push.broker_id), self._throttle,
+                    self._retain_s(push.broker_id), self._throttle, self._mender,
                 )  # fmt: skip
 
     def resume(self) -> bool:

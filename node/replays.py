@@ -5,6 +5,7 @@ from functools import partial
 
 from busnode.node.event_kinds import LOG_UNREADABLE
 from busnode.node.events import Tell, log_only
+from busnode.node.mending import Mending
 from busnode.node.outgoing import FETCHES_MAX, Outgoing, Piece
 from busnode.segments.damage import Hole
 from busnode.segments.store import Cold, LogReader, Store
@@ -16,7 +17,9 @@ from busnode.wire.ids import LogId, Topic
 class Replays:
     """A source of what another node has asked for, one answer each."""
 
-    def __init__(self, store: Store, outgoing: Outgoing, tell: Tell = log_only) -> None:
+    def __init__(
+        self, store: Store, outgoing: Outgoing, mending: Mending, tell: Tell = log_only
+    ) -> None:
         self._tell = tell
         self.waiting: deque[tuple[Replay, LogReader | None]] = deque()
         """With a reader: what was fetched from the disk for it is in memory now."""
@@ -24,6 +27,7 @@ class Replays:
         self._store = store
         self._outgoing = outgoing
         self._fetching = 0
+        self._mending = mending
 
     def next_piece(self) -> Piece | None:
         while self.waiting and self._fetching < FETCHES_MAX:
@@ -61,6 +65,7 @@ class Replays:
             self._outgoing.fetch(found, partial(self._fetched, asked, reader, found))
             return None
         if isinstance(found, Hole):
+            self._mending.noticed(log, found)  # who asks goes elsewhere meanwhile
             return _gap(asked, found.first_no, found.last_no, found.reason)
         last = found.last_no >= log.committed_no
         piece = _chunk(asked, found.first_no, found.last_no, found.length, last=last)

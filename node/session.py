@@ -12,6 +12,7 @@ from busnode.wire.control import (
     Bid,
     Control,
     Credit,
+    Damaged,
     Error,
     Goodbye,
     Hello,
@@ -86,6 +87,10 @@ class Home(Protocol):
 
     def broke_off(self, session: "ClientSession", error: BusnodeError) -> None:
         """The session ends because of what the client has sent."""
+        ...
+
+    def damaged(self, message: Damaged) -> None:
+        """It was sent records that are not what was written."""
         ...
 
 
@@ -225,6 +230,9 @@ class ClientSession(Conversation):
                 self._hello(message)
             case Goodbye():
                 self._goodbye()
+            case Damaged():
+                self._home.damaged(message)
+                self.close()
             case Error():
                 logger.info("%s says %s: %s", self.who, message.code, message.text)
             case _:

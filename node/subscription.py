@@ -13,7 +13,7 @@ as it has room (see `remote_reading` and `queue_group`).
 from collections import deque
 from collections.abc import Callable, Container
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 from busnode.node.handed import Handed
 from busnode.node.outgoing import FETCHES_MAX, Outgoing, Piece
@@ -48,6 +48,15 @@ class Witness:
         """It does not keep up."""
 
 
+class Mender(Protocol):
+    """Who can have a hole in a log filled from another copy."""
+
+    def ask(self, log: Log, hole: Hole, then: Callable[[bool], None]) -> bool:
+        """Whether somebody may have it. Then `then` is called: with True when it is worth reading
+        again, with False when nobody has it."""
+        ...
+
+
 class LogCursor:
     """A subscription's place in one log."""
 
@@ -72,8 +81,10 @@ class Subscription:
         durable: str | None = None,
         *,
         is_peer: bool = False,
+        mender: Mender | None = None,
     ) -> None:
-        """`is_peer`: it stands for all clients of another node that want the same."""
+        """`is_peer`: it stands for all clients of another node that want the same. With a `mender`
+        a hole is a gap only when nobody can fill it."""
         self.number = number
         self.client_no = client_no
         self.pattern = pattern
@@ -88,6 +99,9 @@ class Subscription:
         self._ready: deque[LogCursor] = deque()
         self._fetching = 0
         """Places in logs that wait for the disk."""
+        self._mender = mender
+        self._mending = 0
+        """Places in logs that wait for a hole to be filled."""
         self._live: deque[tuple[bytes, int]] = deque()
         self._live_bytes = 0
         self._dropped = 0
@@ -264,7 +278,7 @@ class Subscription:
     @property
     def waiting(self) -> bool:
         """Whether there is something that was not sent yet."""
-        return bool(self._live or self._handed or self._fetching) or any(
+        return bool(self._live or self._handed or self._fetching or self._mending) or any(
             cursor.log.committed_no >= cursor.reader.next_no for cursor in self._ready
         )
 
@@ -305,11 +319,35 @@ class Subscription:
                 self._ready.popleft()
                 self._outgoing.fetch(found, partial(self._fetched, cursor, found))
                 continue
+            if isinstance(found, Hole):
+                if self._waits_for(cursor, found):
+                    self._ready.popleft()
+                    continue
+                self._ready.rotate(-1)
+                return self._gap(cursor, found)
             self._ready.rotate(-1)
-            return (
-                self._gap(cursor, found) if isinstance(found, Hole) else self._chunk(cursor, found)
-            )
+            return self._chunk(cursor, found)
         return None
+
+    def _waits_for(self, cursor: LogCursor, hole: Hole) -> bool:
+        """Whether a hole may be filled."""
+        then = partial(self._mended, cursor, hole)
+        if self._mender is None or not self._mender.ask(cursor.log, hole, then):
+            return False
+        self._mending += 1
+        return True
+
+    def _mended(self, cursor: LogCursor, hole: Hole, readable: bool) -> None:
+        self._mending -= 1
+        if not self.opened:
+            return  # it has ended meanwhile
+        if readable:
+            cursor.reader = cursor.log.reader(hole.first_no - 1)
+        else:
+            self.report(cursor.log.log_id, hole.first_no, hole.last_no, hole.reason)
+        self._ready.append(cursor)
+        self._wake()
+        self.pump()
 
     def _fetched(self, cursor: LogCursor, cold: Cold, error: OSError | None) -> None:
         self._fetching -= 1

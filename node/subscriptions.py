@@ -20,7 +20,7 @@ from busnode.node.queue_group import QueueGroup
 from busnode.node.remote_reading import Fetcher, RemoteReading
 from busnode.node.router import Listener, Router
 from busnode.node.session import ClientSession
-from busnode.node.subscription import Subscription, Witness
+from busnode.node.subscription import Mender, Subscription, Witness
 from busnode.node.unknown_cursors import UnknownCursor, UnknownCursors
 from busnode.segments.store import Log
 from busnode.wire.control import Credit, Subscribe, Subscribed, encode_control
@@ -72,6 +72,9 @@ class TellingWitness(Witness):
 
 class Cluster(Fetcher, Protocol):
     """The other nodes, as far as subscriptions need them."""
+
+    @property
+    def mending(self) -> Mender: ...
 
     async def want(self, pattern: Pattern) -> None:
         """Ask other nodes for what matches; returns when they have told what they hold, or have
@@ -169,6 +172,7 @@ class Subscriptions:
             session.outgoing,
             message.credit_bytes,
             message.durable,
+            mender=self._cluster.mending,
         )
         if not is_system(pattern):  # who listens to events and is slow makes no more of them
             subscription.witness = TellingWitness(self._tell, session.who, pattern)
@@ -322,7 +326,9 @@ class Subscriptions:
     def _open_group(
         self, name: str, pattern: Pattern, start: str | int | None, given: Position
     ) -> QueueGroup:
-        group = self._groups[name, pattern] = QueueGroup(name, pattern, self._entropy)
+        group = self._groups[name, pattern] = QueueGroup(
+            name, pattern, self._entropy, self._cluster.mending
+        )
         self._router.add(pattern, group, is_group=True)
         for log in self._router.logs(pattern):
             if self._cluster.is_own(log.log_id.broker_id):

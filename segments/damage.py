@@ -45,6 +45,15 @@ class Patch(NamedTuple):
     records: bytes
 
 
+class Mended(NamedTuple):
+    """A hole, or the first part of one, that is filled."""
+
+    hole: Hole
+    last_no: MsgNo
+    quarantine: str | None
+    """The file in which the damaged bytes are kept, if there were any."""
+
+
 @dataclass(frozen=True, slots=True)
 class Flaw:
     """Something wrong that costs no message: an index, a file header, a torn tail."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Final
 
-from busnode.segments.damage import Hole, Patch
+from busnode.segments.damage import Hole, Mended, Patch
 from busnode.segments.handles import Handles
 from busnode.segments.index import POINT_EVERY_BYTES, Index, Point, encode_point
 from busnode.segments.log_reader import FileLogReader, first_number_at
@@ -378,7 +378,7 @@ class FileLog:
 
     # Mending --------------------------------------------------------------------------------------
 
-    def mend(self, patches: Sequence[Patch]) -> Steps[list[Patch]]:
+    def mend(self, patches: Sequence[Patch]) -> Steps[list[Mended]]:
         return mend_steps(self, self._files, self._handles, patches)
 
     def holds(self, segment: Segment) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from io import UnsupportedOperation
 
-from busnode.segments.damage import EXPIRED, Flaw, Hole, Patch
+from busnode.segments.damage import EXPIRED, Flaw, Hole, Mended, Patch
 from busnode.segments.mending import check_records
 from busnode.segments.records import LogKey
 from busnode.segments.retention import Candidate, Expired, RetentionRules, choose_expired
@@ -138,8 +138,8 @@ class MemoryLog:
         yield None
         return []
 
-    def mend(self, patches: Sequence[Patch]) -> Steps[list[Patch]]:
-        done: list[Patch] = []
+    def mend(self, patches: Sequence[Patch]) -> Steps[list[Mended]]:
+        done: list[Mended] = []
         for patch in patches:
             last_no = check_records(LogKey.of(self.log_id), *patch)
             yield None
@@ -154,7 +154,7 @@ class MemoryLog:
                         after.stored_us, utc_us,
                     ),
                 )  # fmt: skip
-                done.append(patch)
+                done.append(Mended(patch.hole, last_no, None))
         return done
 
     def holes(self) -> list[Hole]:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from busnode.segments.damage import Hole, Patch
+from busnode.segments.damage import Hole, Mended, Patch
 from busnode.segments.handles import Handles
 from busnode.segments.index import Index, Point
 from busnode.segments.quarantine import quarantine
@@ -58,8 +58,8 @@ def check_records(key: LogKey, hole: Hole, records: Bytes) -> MsgNo:
 
 def mend_steps(
     log: "FileLog", files: Files, handles: Handles, patches: Sequence[Patch]
-) -> Steps[list[Patch]]:
-    """Mend holes that begin in one segment, or lie before one. Those that were.
+) -> Steps[list[Mended]]:
+    """Mend holes that begin in one segment, or lie before one. Those that are filled now.
 
     Others have changed meanwhile, or are in a segment that is not durable yet: they can be tried
     again. Raises OSError, or BadRecord for records that are not what is missing; then all is as it
@@ -75,17 +75,14 @@ def mend_steps(
     if inside:
         if not log.settle(segment):
             return []
-        yield from _rewrite(log, files, handles, segment, inside, ends)
-        return inside
+        return (yield from _rewrite(log, files, handles, segment, inside, ends))
     if missing:
         hole = missing[0].hole
         if segment.empty and segment.first_no == hole.first_no:
             at_end = replace(hole, offset=segment.size_bytes)
             patch = Patch(at_end, missing[0].records)
-            yield from _rewrite(log, files, handles, segment, [patch], ends)
-        else:
-            yield from _insert(log, files, handles, missing[0], ends)
-        return missing[:1]
+            return (yield from _rewrite(log, files, handles, segment, [patch], ends))
+        return (yield from _insert(log, files, handles, missing[0], ends))
     return []
 
 
@@ -100,14 +97,16 @@ def _rewrite(
     old: Segment,
     patches: list[Patch],
     ends: dict[MsgNo, MsgNo],
-) -> Steps[None]:
+) -> Steps[list[Mended]]:
     """Write a segment anew, with records in the place of damage."""
     # Not from the handles: somebody may forget it meanwhile.
     file = files.open(old.path)
     scratch = old.path + SCRATCH
     try:
-        for patch in patches:
-            yield from quarantine(files, old, file, patch.hole)
+        done: list[Mended] = []
+        for hole, _ in patches:
+            kept = yield from quarantine(files, old, file, hole)
+            done.append(Mended(hole, ends[hole.first_no], kept))
         size_bytes = file.size_bytes()
         mended = {_place(patch.hole) for patch in patches}
         damage = [hole for hole in old.holes if _place(hole) not in mended]
@@ -131,10 +130,12 @@ def _rewrite(
         found = yield from _read_again(log, files, scratch, old.first_no, end)
         segment = _segment(old.path, old.first_no, old.created_us, found, end)
         _check(segment, ends)
-        if log.holds(old):
-            files.rename(scratch, old.path)
-            log.replaced(old, segment)
-            yield from _finish(log, files, handles, segment)
+        if not log.holds(old):
+            return []
+        files.rename(scratch, old.path)
+        log.replaced(old, segment)
+        yield from _finish(log, files, handles, segment)
+        return done
     finally:
         file.close()
         _discard(files, scratch)
@@ -142,7 +143,7 @@ def _rewrite(
 
 def _insert(
     log: "FileLog", files: Files, handles: Handles, patch: Patch, ends: dict[MsgNo, MsgNo]
-) -> Steps[None]:
+) -> Steps[list[Mended]]:
     """Write a segment that is missing between two others."""
     hole, records = patch
     after = log.segment_of(hole.last_no + 1)
@@ -160,10 +161,12 @@ def _insert(
         found = yield from _read_again(log, files, scratch, hole.first_no, end)
         segment = _segment(path, hole.first_no, created_us, found, end)
         _check(segment, ends)
-        if log.holds(after) and hole in log.missing() and not files.exists(path):
-            files.rename(scratch, path)
-            log.inserted(segment)
-            yield from _finish(log, files, handles, segment)
+        if not log.holds(after) or hole not in log.missing() or files.exists(path):
+            return []
+        files.rename(scratch, path)
+        log.inserted(segment)
+        yield from _finish(log, files, handles, segment)
+        return [Mended(hole, ends[hole.first_no], None)]
     finally:
         _discard(files, scratch)
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from busnode.segments.damage import Flaw, Hole, Patch
+from busnode.segments.damage import Flaw, Hole, Mended, Patch
 from busnode.segments.retention import Expired, RetentionRules
 from busnode.segments.steps import Steps
 from busnode.wire.ids import BrokerId, LogId, MsgNo
@@ -163,9 +163,9 @@ class Log(Protocol):
         """All that this copy is known not to have between `first_no` and `next_no`."""
         ...
 
-    def mend(self, patches: Sequence[Patch]) -> Steps[list[Patch]]:
-        """Put records into holes of one segment, in steps; durable when it ends. Those patches that
-        are in place; the others can be tried again.
+    def mend(self, patches: Sequence[Patch]) -> Steps[list[Mended]]:
+        """Put records into holes of one segment, in steps; durable when it ends. What is
+        filled now; the others can be tried again.
 
         BadRecord unless the records are good and the first that a hole lacks, OSError when the disk
         fails: then all is as it was before.

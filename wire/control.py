@@ -251,6 +251,18 @@ class Dropped(Control):
     count: Amount
 
 
+@dataclass(frozen=True, slots=True)
+class Damaged(Control):
+    """client or peer → node: what you sent of this log, in a CHUNK with these numbers, is not what
+    was written. Look at it; I come again. It is the last thing that is said."""
+
+    TYPE = FrameType.DAMAGED
+    broker_id: Broker
+    topic: TopicText
+    first_no: Amount
+    last_no: Amount
+
+
 # Request and reply --------------------------------------------------------------------------------
 
 
@@ -464,14 +476,38 @@ class RegistrationKept(Control):
     position: PositionMap
 
 
+@dataclass(frozen=True, slots=True)
+class Compare(Control):
+    """node → node: tell me what your copy of these messages is like. `compare` is a number of the
+    one who asks."""
+
+    TYPE = FrameType.COMPARE
+    compare: Amount
+    broker_id: Broker
+    topic: TopicText
+    first_no: Amount
+    last_no: Amount
+
+
+@dataclass(frozen=True, slots=True)
+class Compared(Control):
+    """node → node: xxh3_128 of the records as they lie, all of them with good hashes; empty when I
+    do not have all of them."""
+
+    TYPE = FrameType.COMPARED
+    compare: Amount
+    digest: Payload
+
+
 CONTROLS: Final[dict[int, type[Control]]] = {
     message.TYPE: message
     for message in (
         Hello, Welcome, Nodes, Error, Goodbye, Ping, Pong, Ack,
         Subscribe, Subscribed, Unsubscribe, Credit, Chunk, Gap, Dropped, SavePosition,
+        Damaged,
         Provide, Unprovide, Ask, Bid, Request, Reply,
         PeerHello, PeerWelcome, Interest, ExtentsHeld, Replay, MembersSeen, HoldingsTold,
-        Mirror, Mirrored, Finished, FindRegistration, RegistrationKept,
+        Mirror, Mirrored, Finished, FindRegistration, RegistrationKept, Compare, Compared,
     )
 }  # fmt: skip
 

@@ -69,6 +69,7 @@ class FrameType(enum.IntEnum):
     GAP = 37
     DROPPED = 38
     POSITION = 39
+    DAMAGED = 40
     PROVIDE = 48
     UNPROVIDE = 49
     ASK = 50
@@ -87,6 +88,8 @@ class FrameType(enum.IntEnum):
     FIND_REGISTRATION = 73
     REGISTRATION = 74
     FINISHED = 75
+    COMPARE = 76
+    COMPARED = 77
 
 
 class Flags(enum.IntFlag):

@@ -46,6 +46,7 @@ class FrameReader:
         "_copied",
         "_copies",
         "_end",
+        "_handed",
         "_kinds",
         "_start",
         "_view",
@@ -67,6 +68,7 @@ class FrameReader:
         self._copies = copies
         self._copied: CopiedLog | None = None
         """The log of the chunk that is being read, when it is copied."""
+        self._handed: Chunk | None = None
         self.awaited: FrameType | None = None
         """The only type that is taken, or None for all: so that a stranger whose first frame is
         not its greeting is turned away at its first eight bytes, whatever length it announces."""
@@ -75,6 +77,12 @@ class FrameReader:
     def view(self) -> memoryview:
         """The buffer that runs point into."""
         return self._view
+
+    @property
+    def suspected(self) -> Chunk | None:
+        """After an error: the records that were being read, or that the caller was looking at."""
+        chunk = self._handed or self._chunk
+        return chunk if chunk is not None and chunk.first_no else None
 
     @property
     def buffered_bytes(self) -> int:
@@ -139,7 +147,9 @@ class FrameReader:
                 runs, reached = self._verify(end)
                 if reached > self._start:
                     self._advance(reached)
+                    self._handed = chunk
                     yield Runs(runs, chunk)
+                    self._handed = None
                     continue
             if end - self._start < PREFIX_BYTES:
                 raise self._cut_in_chunk()

@@ -80,7 +80,7 @@ CLIENT_TABLE: Final = _conversation(
     welcome=F.WELCOME,
     dialler=(
         F.BATCH, F.SUBSCRIBE, F.UNSUBSCRIBE, F.CREDIT, F.POSITION,
-        F.PROVIDE, F.UNPROVIDE, F.BID, F.REQUEST, F.REPLY,
+        F.PROVIDE, F.UNPROVIDE, F.BID, F.REQUEST, F.REPLY, F.DAMAGED,
     ),
     answer=F.ACK,
     listener=(
@@ -97,12 +97,13 @@ PEER_TABLE: Final = _conversation(
     dialler=(
         F.INTEREST, F.CREDIT, F.REPLAY, F.PROVIDE, F.UNPROVIDE, F.BID, F.REPLY,
         F.MEMBERS, F.HOLDINGS, F.MIRROR, F.CHUNK, F.BATCH, F.FIND_REGISTRATION, F.FINISHED,
+        F.COMPARE, F.DAMAGED,
     ),
     answer=F.MIRRORED,
     # … and the listener sends it what it asked for.
     listener=(
         F.BATCH, F.CHUNK, F.GAP, F.DROPPED, F.EXTENTS, F.ASK, F.REQUEST,
-        F.MEMBERS, F.MIRRORED, F.REGISTRATION,
+        F.MEMBERS, F.MIRRORED, F.REGISTRATION, F.COMPARED, F.DAMAGED,
     ),
 )  # fmt: skip
 """A node dials a node; the peer dials back for the other direction."""

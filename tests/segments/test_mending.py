@@ -8,7 +8,7 @@ import trio
 
 from busnode.segments import log as log_module
 from busnode.segments import survey as survey_module
-from busnode.segments.damage import Hole, Patch
+from busnode.segments.damage import Hole, Mended, Patch
 from busnode.segments.file_store import FileStore
 from busnode.segments.log import FileLog
 from busnode.segments.memory_store import MemoryStore
@@ -141,7 +141,7 @@ def test_several_holes_of_a_segment_are_mended_at_once_and_others_stay() -> None
     assert [hole.first_no for hole in examined(log)] == [1, 4, 18]
     wanted = [patch for patch in patches(damaged, log) if patch.hole.first_no != 4]
     done = work_off(damaged.disk, log.mend(wanted))
-    assert [patch.hole.first_no for patch in done] == [1], "those of the first one's segment"
+    assert [mended.hole.first_no for mended in done] == [1], "those of the first one's segment"
     assert [hole.first_no for hole in log.holes()] == [4, 18]
     for _ in range(2):
         work_off(damaged.disk, log.mend(patches(damaged, log)))
@@ -164,7 +164,8 @@ def test_a_hole_may_be_filled_from_its_front_and_the_rest_later() -> None:
     assert hole.last_no - hole.first_no > 3
     numbers = [no for no in damaged.records if hole.first_no <= no <= hole.last_no]
     part = Patch(hole, damaged.between(numbers[0], numbers[1]))
-    assert work_off(damaged.disk, log.mend([part])) == [part]
+    (mended,) = work_off(damaged.disk, log.mend([part]))
+    assert (mended.hole, mended.last_no) == (hole, numbers[2] - 1)
     (rest,) = log.holes()
     assert (rest.first_no, rest.last_no) == (numbers[2], hole.last_no)
     assert rest.last_no <= last_no
@@ -289,7 +290,7 @@ def test_what_was_damaged_is_kept_as_long_as_its_segment() -> None:
 # The power goes -----------------------------------------------------------------------------------
 
 
-def cut_after(steps: Steps[list[Patch]], disk: SimDisk, count: int) -> int:
+def cut_after(steps: Steps[list[Mended]], disk: SimDisk, count: int) -> int:
     """Work off so many steps, then stop; how many there were."""
     done = 0
     try:

@@ -1,0 +1,100 @@
+"""Which holes in this node's logs are filled from other copies, when, and who is asked.
+
+A machine without IO. A hole is tried at once when it becomes known, and again later with longer
+and longer pauses: whoever has the range may be away. When a node comes, all are tried again.
+"""
+
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from busnode.replication.mirror_choice import rendezvous
+from busnode.wire.ids import BrokerId, LogId, MsgNo
+
+AGAIN_S_FIRST: Final = 2.0
+AGAIN_S_MAX: Final = 600.0
+"""A range that nobody had ten times is still asked for: it costs each holder one look."""
+
+HOLES_MAX: Final = 10_000
+"""Holes that are remembered: those beyond are found again when others are filled."""
+
+
+class HoleKey(NamedTuple):
+    """A hole is known by where it begins."""
+
+    log_id: LogId
+    first_no: MsgNo
+
+
+class _Attempt:
+    __slots__ = ("due_at", "is_open", "pause_s")
+
+    def __init__(self, now: float) -> None:
+        self.due_at = now
+        self.pause_s = AGAIN_S_FIRST
+        self.is_open = True
+        """Whether it is not known yet if somebody has it."""
+
+
+class MendPlan:
+    """It knows no clock: it is told the time."""
+
+    def __init__(self) -> None:
+        self._attempts: dict[HoleKey, _Attempt] = {}
+
+    def __len__(self) -> int:
+        return len(self._attempts)
+
+    def met(self, key: HoleKey, now: float) -> bool:
+        """A hole is there; whether it is worth waiting for. False when nobody had it a short while
+        ago."""
+        attempt = self._attempts.get(key)
+        if attempt is None:
+            if len(self._attempts) >= HOLES_MAX:
+                return False
+            attempt = self._attempts[key] = _Attempt(now)
+        return attempt.is_open or attempt.due_at <= now
+
+    def take(self, now: float) -> HoleKey | None:
+        """One that is to be tried now, if there is one. It is tried before another is taken."""
+        for key, attempt in self._attempts.items():
+            if attempt.due_at <= now:
+                attempt.is_open = True
+                return key
+        return None
+
+    def failed(self, key: HoleKey, now: float) -> None:
+        """Nobody had it."""
+        self._wait(key, now, is_open=False)
+
+    def postponed(self, key: HoleKey, now: float) -> None:
+        """Somebody who may have it could not be asked, and is expected to come back."""
+        self._wait(key, now, is_open=True)
+
+    def _wait(self, key: HoleKey, now: float, *, is_open: bool) -> None:
+        attempt = self._attempts.get(key)
+        if attempt is not None:
+            attempt.is_open = is_open
+            attempt.due_at = now + attempt.pause_s
+            attempt.pause_s = min(2 * attempt.pause_s, AGAIN_S_MAX)
+
+    def gone(self, key: HoleKey) -> None:
+        """It was mended, or has expired."""
+        self._attempts.pop(key, None)
+
+    def came(self, now: float) -> None:
+        """A node has come, or tells of more: it may have what the others lack."""
+        for attempt in self._attempts.values():
+            attempt.due_at = min(attempt.due_at, now)
+            attempt.pause_s = AGAIN_S_FIRST
+
+
+def whom_to_ask(
+    broker_id: BrokerId, members: Iterable[BrokerId], holders: Iterable[BrokerId]
+) -> list[BrokerId]:
+    """In which order nodes are asked for what is missing of an incarnation's logs: first the one
+    that writes them, then those who are known to hold some. The others come last, and are asked
+    too: what nodes tell each other is a little behind."""
+    known = set(holders)
+    return sorted(
+        rendezvous(broker_id, members), key=lambda node: (node != broker_id, node not in known)
+    )

@@ -1,0 +1,276 @@
+"""Damage in a node's logs is mended from other copies, in the simulator."""
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+
+from busnode.client import Bus, Gap
+from busnode.segments.log import FileLog
+from busnode.segments.segment import index_path
+from busnode.segments.steps import work_off
+from busnode.segments.store import Range
+from busnode.segments.verification import verify_directory
+from busnode.testing.sim import DiskFault, SimDisk
+from busnode.wire.control import Damaged
+from busnode.wire.frames import HEADER_BYTES
+from busnode.wire.ids import LogId, Topic
+from busnode.world.files import read_whole
+from busnode.world.network import Address
+
+from ..segments.samples import disk_with
+from .raw_client import dialled
+from .simulated_cluster import SimulatedCluster, SimulatedNode, on_cluster
+from .test_mirroring import mirrored, numbers, publish, take
+
+SEEDS = pytest.mark.parametrize("seed", range(3))
+
+
+def log_of(origin: SimulatedNode, topic: str = "/t") -> LogId:
+    return LogId(origin.node.broker_id, Topic(topic))
+
+
+def flip(node: SimulatedNode, log_id: LogId, *msg_nos: int) -> None:
+    """Damage the payloads of these messages, each a record of its own, on a node's disk."""
+    log = node.node.store.get(log_id)
+    assert log is not None
+    for msg_no in msg_nos:
+        found = log.reader(msg_no - 1).next_range(1)
+        assert isinstance(found, Range)
+        node.disk.flip_bit(found.file.path, found.offset + HEADER_BYTES + 3, 2)
+
+
+def files_below(disk: SimDisk, path: str) -> Iterator[str]:
+    for name in disk.names(path):
+        below = f"{path}/{name}"
+        try:
+            disk.names(below)
+        except NotADirectoryError:
+            yield below
+        else:
+            yield from files_below(disk, below)
+
+
+def damage(node: SimulatedNode) -> list[tuple[int, int]]:
+    """What `busnode log verify` would find on a node's disk now, as numbers of messages."""
+    image = {
+        path: read_whole(node.disk, path, 1 << 30) for path in files_below(node.disk, "/data/logs")
+    }
+    found: list[tuple[int, int]] = []
+    for log in verify_directory(disk_with(image, "/data"), "/data"):
+        found += [(hole.first_no, hole.last_no) for hole in log.holes]
+    return found
+
+
+def mirror_of(cluster: SimulatedCluster, name: str) -> SimulatedNode:
+    (stream,) = cluster[name].node.mirroring.streams.values()
+    return cluster[stream.link.name]
+
+
+@asynccontextmanager
+async def staying(cluster: SimulatedCluster, home: str, name: str) -> AsyncIterator[Bus]:
+    """A client that can reach one node alone."""
+    async with cluster.client(home, name=name) as bus:
+        for other in cluster.nodes:
+            if other != home:
+                cluster.network.partition(name, other)
+        yield bus
+
+
+async def filled(cluster: SimulatedCluster, count: int, home: str = "a") -> LogId:
+    """A log of so many messages at its origin and at its mirror."""
+    await mirrored(cluster, *cluster.nodes)
+    log_id = log_of(cluster[home])
+    async with cluster.client(home, name="publisher") as publisher:
+        assert await publish(publisher, "/t", range(count)) == {"mirrored"}
+    return log_id
+
+
+@SEEDS
+def test_a_consumer_of_a_damaged_log_gets_everything_and_the_disk_is_whole_again(
+    seed: int,
+) -> None:
+    @on_cluster(seed, "a", "b", "c")
+    async def _(cluster: SimulatedCluster) -> None:
+        log_id = await filled(cluster, 40)
+        flip(cluster["a"], log_id, 7, 8, 23)
+        assert damage(cluster["a"]) == [(7, 7), (8, 8), (23, 23)]
+        for home in ("a", "b", "c"):
+            async with (
+                staying(cluster, home, f"at {home}") as consumer,
+                consumer.subscribe("/t", start="earliest", on_gap="raise") as messages,
+            ):
+                assert numbers(await take(messages, 40)) == list(range(40))
+        await cluster.until(lambda: not damage(cluster["a"]), "a whole disk")
+        assert cluster["a"].node.peers.mending.mended == 3
+        # Also after a restart, and from then on without any help.
+        await cluster["a"].kill()
+        await cluster["b"].kill()
+        await cluster["c"].kill()
+        await cluster["a"].start()
+        async with (
+            cluster.client("a", name="later") as consumer,
+            consumer.subscribe("/t", start="earliest", on_gap="raise") as messages,
+        ):
+            assert numbers(await take(messages, 40)) == list(range(40))
+
+
+@SEEDS
+def test_what_is_damaged_in_every_copy_is_a_gap_that_names_it(seed: int) -> None:
+    @on_cluster(seed, "a", "b")
+    async def _(cluster: SimulatedCluster) -> None:
+        log_id = await filled(cluster, 20)
+        flip(cluster["a"], log_id, 5, 11)
+        flip(cluster["b"], log_id, 11)
+        for home in ("a", "b"):
+            gaps: list[Gap] = []
+            async with (
+                staying(cluster, home, f"at {home}") as consumer,
+                consumer.subscribe("/t", start="earliest", on_gap=gaps.append) as messages,
+            ):
+                got = numbers(await take(messages, 19))
+            assert got == [number for number in range(20) if number != 10]
+            assert [(gap.broker_id, gap.topic, gap.first, gap.last) for gap in gaps] == [
+                (*log_id, 11, 11)
+            ]
+        await cluster.until(lambda: damage(cluster["a"]) == [(11, 11)], "the other one mended")
+
+
+def test_a_hole_that_nobody_had_is_filled_when_somebody_comes_who_has_it() -> None:
+    @on_cluster(0, "a", "b")
+    async def _(cluster: SimulatedCluster) -> None:
+        log_id = await filled(cluster, 20)
+        await cluster["b"].kill()
+        flip(cluster["a"], log_id, 5)
+        gaps: list[Gap] = []
+        async with (
+            cluster.client("a", name="consumer") as consumer,
+            consumer.subscribe("/t", start="earliest", on_gap=gaps.append) as messages,
+        ):
+            assert len(await take(messages, 19)) == 19
+        assert [(gap.first, gap.last) for gap in gaps] == [(5, 5)]
+        await cluster["b"].start()
+        await cluster.meshed()
+        await cluster.until(lambda: not damage(cluster["a"]), "a whole disk")
+
+
+def test_a_segment_that_is_gone_from_an_old_log_is_fetched_before_a_consumer_hears_of_it() -> None:
+    @on_cluster(0, "a", "b", segment_bytes_max=4096)
+    async def _(cluster: SimulatedCluster) -> None:
+        log_id = await filled(cluster, 200)
+        log = cluster["a"].node.store.get(log_id)
+        assert isinstance(log, FileLog)
+        gone = log.segments[1].path
+        await cluster["a"].kill()
+        cluster["a"].disk.remove(gone)
+        cluster.network.partition("a", "b")
+        await cluster["a"].start()
+        # At once, before the other node is met again.
+        async with (
+            staying(cluster, "a", "consumer") as consumer,
+            consumer.subscribe("/t", start="earliest", on_gap="raise") as messages,
+        ):
+            assert numbers(await take(messages, 39)) == list(range(39))
+            await trio.sleep(0.5)
+            cluster.network.heal("a", "b")
+            assert numbers(await take(messages, 161)) == list(range(39, 200))
+        assert damage(cluster["a"]) == []
+
+
+def test_the_end_of_an_old_log_that_others_have_is_fetched() -> None:
+    @on_cluster(0, "a", "b")
+    async def _(cluster: SimulatedCluster) -> None:
+        log_id = await filled(cluster, 30)
+        log = cluster["a"].node.store.get(log_id)
+        assert isinstance(log, FileLog)
+        path = log.segments[0].path
+        point = log.reader(24).next_range(1)
+        assert isinstance(point, Range)
+        await cluster["a"].kill()
+        disk = cluster["a"].disk
+        disk.truncate(path, point.offset)
+        if disk.exists(index_path(path)):
+            disk.remove(index_path(path))
+        await cluster["a"].start()
+        old = cluster["a"].node.store.get(log_id)
+        assert old is not None
+        assert old.committed_no == 24
+        await cluster.until(lambda: old.committed_no == 30, "the end of the log")
+        async with (
+            cluster.client("a", name="consumer") as consumer,
+            consumer.subscribe("/t", start="earliest", on_gap="raise") as messages,
+        ):
+            assert numbers(await take(messages, 30)) == list(range(30))
+
+
+@SEEDS
+def test_what_a_disk_cannot_read_is_fetched_too(seed: int) -> None:
+    @on_cluster(seed, "a", "b")
+    async def _(cluster: SimulatedCluster) -> None:
+        log_id = await filled(cluster, 30)
+        log = cluster["a"].node.store.get(log_id)
+        assert isinstance(log, FileLog)
+        path = log.segments[0].path
+        disk = cluster["a"].disk
+        disk.arm(DiskFault.READ_COLD, lambda each: each == path)
+        disk.arm(DiskFault.READ_EIO, lambda each: each == path, count=3)
+        async with (
+            cluster.client("a", name="consumer") as consumer,
+            consumer.subscribe("/t", start="earliest", on_gap="raise") as messages,
+        ):
+            assert numbers(await take(messages, 30)) == list(range(30))
+        assert damage(cluster["a"]) == []
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+def test_a_new_mirror_gets_what_is_damaged_at_the_origin(is_known: bool) -> None:
+    @on_cluster(0, "a", "b", mirrors=2)
+    async def _(cluster: SimulatedCluster) -> None:
+        log_id = await filled(cluster, 30)
+        flip(cluster["a"], log_id, 9)
+        if is_known:
+            log = cluster["a"].node.store.get(log_id)
+            assert log is not None
+            assert work_off(cluster["a"].disk, log.examine_steps(9))
+        await cluster.add("c", mirrors=2)
+
+        def is_whole() -> bool:
+            copy = cluster["c"].node.store.get(log_id)
+            return copy is not None and copy.committed_no == 30
+
+        await cluster.until(is_whole, "a second copy")
+        assert damage(cluster["c"]) == [], "it never had that hole"
+        await cluster.until(lambda: not damage(cluster["a"]), "a whole disk")
+
+
+def test_a_queue_group_gets_what_was_damaged() -> None:
+    @on_cluster(0, "a", "b")
+    async def _(cluster: SimulatedCluster) -> None:
+        log_id = await filled(cluster, 20)
+        flip(cluster["a"], log_id, 6)
+        log = cluster["a"].node.store.get(log_id)
+        assert log is not None
+        assert work_off(cluster["a"].disk, log.examine_steps(6))
+        async with (
+            cluster.client("a", name="member") as consumer,
+            consumer.subscribe("/t", start="earliest", queue="q", on_gap="raise") as messages,
+        ):
+            assert sorted(numbers(await take(messages, 20))) == list(range(20))
+
+
+def test_complaints_without_a_cause_change_nothing() -> None:
+    @on_cluster(0, "a", "b")
+    async def _(cluster: SimulatedCluster) -> None:
+        log_id = await filled(cluster, 20)
+        mending = cluster["a"].node.peers.mending
+        network = cluster.world("stranger").network
+        async with dialled(network, Address("a", 4250)) as client:
+            await client.hello()
+            await client.send(Damaged(log_id.broker_id, log_id.topic, 3, 9))
+            await cluster.until(lambda: mending.examined == 1, "a look")
+        for number in range(500):
+            cluster["a"].node.damaged(Damaged(log_id.broker_id, f"/none/{number}", 1, 2))
+        await trio.sleep(1)
+        assert damage(cluster["a"]) == []
+        assert mending.mended == 0
