@@ -25,13 +25,11 @@ from busnode.node.steps import carry_out
 from busnode.replication.mending import HoleKey, MendPlan
 from busnode.replication.remote_cursor import PIECE_BYTES
 from busnode.segments.damage import EXPIRED, Hole, Patch
-from busnode.segments.mending import check_records
+from busnode.segments.mending import PATCH_BYTES_MAX, check_records, records_within
 from busnode.segments.records import LogKey
 from busnode.segments.store import Log, Store
 from busnode.wire.errors import BadRecord, BusnodeError
-from busnode.wire.frames import HEADER_BYTES, read_header
 from busnode.wire.ids import BrokerId, LogId, MsgNo
-from busnode.wire.limits import MIB
 from busnode.world.clock import Clock
 from busnode.world.files import Files
 
@@ -43,9 +41,6 @@ answer, shorter than a consumer's patience."""
 
 FETCH_S: Final = 4.0
 """How long one node may take for a patch."""
-
-PATCH_BYTES_MAX: Final = 16 * MIB
-"""What is fetched and put in place at once, in memory meanwhile; the rest of a hole comes next."""
 
 SETTLE_S: Final = 0.05
 SETTLES_MAX: Final = 20
@@ -278,7 +273,7 @@ class Mending:
                 finally:
                     asked.closed = True
                 is_lost = asked.is_lost
-                length, beyond = _within(asked.records, next_no, hole.last_no)
+                length, beyond = records_within(asked.records, next_no, hole.last_no)
                 if not length:
                     break
                 found += asked.records[:length]
@@ -343,16 +338,3 @@ class Mending:
 
 def _hole_at(log: Log, first_no: MsgNo) -> Hole | None:
     return next((hole for hole in log.holes() if hole.first_no == first_no), None)
-
-
-def _within(records: bytearray, next_no: int, last_no: int) -> tuple[int, int]:
-    """How many of the bytes are records from one number to another, and the number behind them."""
-    at = 0
-    with memoryview(records) as view:
-        while len(view) - at >= HEADER_BYTES:
-            header = read_header(view, at)
-            if header.first_no != next_no or header.last_no > last_no:
-                break
-            at += header.length
-            next_no = header.last_no + 1
-    return at, next_no

@@ -30,6 +30,7 @@ from busnode.segments.segment import (
 from busnode.segments.steps import Fetch, Steps, Sync
 from busnode.segments.survey import Survey, Window, survey_steps
 from busnode.wire.errors import BadRecord
+from busnode.wire.frames import HEADER_BYTES, read_header
 from busnode.wire.ids import MsgNo
 from busnode.world.files import AppendFile, Bytes, Files, ReadFile
 
@@ -38,6 +39,9 @@ if TYPE_CHECKING:
 
 STEP_BYTES: Final = 1024 * 1024
 """What is copied before others have their turn."""
+
+PATCH_BYTES_MAX: Final = 16 * 1024 * 1024
+"""What is put in place at once, and is in memory meanwhile; the rest of a hole comes next."""
 
 SCRATCH: Final = ".mend"
 """Behind the name of a segment: what is being written to take its place."""
@@ -54,6 +58,19 @@ def check_records(key: LogKey, hole: Hole, records: Bytes) -> MsgNo:
             f"{len(records)} and message {next_no - 1}"
         )
     return MsgNo(next_no - 1)
+
+
+def records_within(records: Bytes, next_no: int, last_no: int) -> tuple[int, int]:
+    """How many of the bytes are records from one number to another, and the number behind them."""
+    at = 0
+    with memoryview(records) as view:
+        while len(view) - at >= HEADER_BYTES:
+            header = read_header(view, at)
+            if header.first_no != next_no or header.last_no > last_no:
+                break
+            at += header.length
+            next_no = header.last_no + 1
+    return at, next_no
 
 
 def mend_steps(
