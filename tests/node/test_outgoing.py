@@ -93,6 +93,24 @@ def test_all_goes_out_at_once_while_there_is_room() -> None:
     run(main)
 
 
+def test_a_control_frame_that_does_not_fit_goes_out_whole_and_before_the_next() -> None:
+    async def main() -> None:
+        line = Line(buffer_bytes=1000)
+        out = line.outgoing
+        first, second = bytes(range(256)) * 6, b"<second>"
+        out.send(first)
+        assert out.blocked
+        out.send(second)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(out.run)
+            assert await line.read_until(len(first + second)) == first + second
+            nursery.cancel_scope.cancel()
+        assert out.idle
+        assert out.sent_bytes == len(first + second)
+
+    run(main)
+
+
 def test_a_control_frame_goes_between_pieces_and_never_into_one() -> None:
     async def main() -> None:
         line = Line(buffer_bytes=1000)
