@@ -15,10 +15,21 @@ from busnode.node.router import Router
 from busnode.segments.store import Log, Store
 from busnode.wire.control import Chunk, Mirrored, encode_trusted
 from busnode.wire.copied import CopiedRun, copied_log, record_from, verify_copied
-from busnode.wire.errors import BadFrame, BadTopic, LogPoisoned, SecondWriter, StorageFailed
+from busnode.wire.errors import (
+    BadFrame,
+    BadTopic,
+    LimitReached,
+    LogPoisoned,
+    SecondWriter,
+    StorageFailed,
+)
 from busnode.wire.ids import BrokerId, LogId, MsgNo, Topic
 from busnode.wire.topics import check_topic
 from busnode.world.clock import Clock
+
+ORIGINS_MAX: Final = 1000
+"""Incarnations whose logs one node may send in one session, its own and those that it repairs: as
+many as nodes tell each other of."""
 
 ROWS_A_FRAME: Final = 200
 """Logs that fit into one MIRRORED frame whatever their topics are."""
@@ -76,12 +87,15 @@ class Copies:
         being written, by this node (`written`) or by their origin; the same node may have dialled
         again before we know that its old session is broken. LogPoisoned when a copy takes no more:
         what is sent for it would only end the session, again and again. StorageFailed when it
-        cannot be kept for how long its origin wants them."""
+        cannot be kept for how long its origin wants them. LimitReached for more incarnations than
+        one node has to offer. Who says it again is only told again how far they reach."""
         writer = self._writers.get(broker_id)
         by_origin = writer is not None and writer.broker_id == broker_id
         if written or (by_origin and origin.broker_id != broker_id):
             raise SecondWriter(f"logs of {broker_id.hex()} have a writer here already")
-        self._ownership.copies_kept(broker_id, retain_s)
+        if writer is not origin:
+            self._check_room(origin)
+            self._ownership.copies_kept(broker_id, retain_s, self._held)
         self._writers[broker_id] = origin
         try:
             count = await self._tell_extents(origin, broker_id)
@@ -110,6 +124,13 @@ class Copies:
             origin.send(encode_trusted(Mirrored, broker_id, rows))
         origin.send(encode_trusted(Mirrored, broker_id, []))
         return count
+
+    def _check_room(self, origin: Origin) -> None:
+        if sum(writer is origin for writer in self._writers.values()) >= ORIGINS_MAX:
+            raise LimitReached(f"logs of {ORIGINS_MAX} incarnations are held for one node already")
+
+    def _held(self) -> set[BrokerId]:
+        return {log.log_id.broker_id for log in self._store.logs()} | self._writers.keys()
 
     def leave(self, origin: Origin) -> None:
         """Its session has ended; what it wrote stays."""

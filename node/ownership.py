@@ -7,7 +7,7 @@ data.
 
 import json
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from typing import Any, Final
 
 from busnode.segments.store import Store
@@ -18,6 +18,10 @@ from busnode.world.files import Files, read_whole, replace_whole
 
 FILE: Final = "incarnations.json"
 FILE_BYTES_MAX: Final = 16 * MIB
+
+REMEMBERED_MAX: Final = 1000
+"""Incarnations with a retention of their own before those are looked for of which nothing is held:
+it walks through all logs."""
 
 
 class Ownership:
@@ -55,11 +59,18 @@ class Ownership:
             self._write(self._own, names, self.retain_s)
             self.mirrors = names
 
-    def copies_kept(self, broker_id: BrokerId, retain_s: float) -> None:
+    def copies_kept(
+        self, broker_id: BrokerId, retain_s: float, held: Callable[[], Container[BrokerId]]
+    ) -> None:
         """How long copies of an incarnation's logs are kept, as its origin says; or StorageFailed.
-        One for which nobody says anything is kept like our own logs."""
+        One for which nobody says anything is kept like our own logs. Where there are many, those
+        are forgotten that are not `held`: nothing was ever sent for them, or all has expired."""
         if retain_s and broker_id not in self._own and self.retain_s.get(broker_id) != retain_s:
             kept = {**self.retain_s, broker_id: retain_s}
+            if len(kept) > REMEMBERED_MAX:
+                there = held()
+                kept = {each: age for each, age in self.retain_s.items() if each in there}
+                kept[broker_id] = retain_s
             self._write(self._own, self.mirrors, kept)
             self.retain_s = kept
 

@@ -290,6 +290,8 @@ class PeerSession(Conversation):
         except StorageError as error:
             logger.error("%s: %s", self.who, error)
             self.send(encode_refusal(error, FrameType.MIRROR, None))
+        except Refused as error:
+            self._refuse(error, message)
 
     def _tell_registration(self, name: str) -> None:
         kept = self._host.subscriptions.registration(name)

@@ -7,6 +7,8 @@ from typing import Final
 import pytest
 import trio
 
+from busnode.node import copies as copies_module
+from busnode.node import ownership as ownership_module
 from busnode.segments.file_store import FileStore
 from busnode.segments.log import FileLog
 from busnode.segments.store import Log
@@ -528,3 +530,37 @@ def test_one_copy_that_is_lost_to_writing_makes_nobody_wait_while_others_go_on()
                 with trio.fail_after(4):
                     assert (await at_a.publish("/t", b"1", persistent=True)).level == "local"
                 nursery.cancel_scope.cancel()
+
+
+def test_a_node_that_announces_ever_new_incarnations_is_refused_and_leaves_no_trace(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """How long copies are kept stands in a file, which is written anew for each: it stays small."""
+    monkeypatch.setattr(copies_module, "ORIGINS_MAX", 5)
+    monkeypatch.setattr(ownership_module, "REMEMBERED_MAX", 5)
+    machine = SimulatedMachine()
+    brokers = [BrokerId(bytes([n]) * 16) for n in range(1, 8)]
+
+    async def main() -> None:
+        async with machine.bus(peer_port=0) as bus:
+            ownership = bus.node.ownership
+            async with peer(bus) as client:
+                for broker_id in brokers[:5]:
+                    await client.send(Mirror(broker_id, 60.0))
+                    await client.expect(Mirrored)
+                for broker_id in brokers[5:]:
+                    await client.send(Mirror(broker_id, 60.0))
+                    assert (await client.refused()).code == "LIMIT_REACHED"
+                await client.send(Mirror(brokers[0], 70.0))
+                await client.expect(Mirrored)
+                assert ownership.retain_s == dict.fromkeys(brokers[:5], 60.0), "said once"
+                held = LogId(brokers[0], Topic("/t"))
+                await client.send(chunk(records(held, 1, 1), held))
+                await synced(client, held, 1)
+            await bus.settled(lambda: not bus.node.copies.origins)
+            async with peer(bus, OTHER) as client:
+                await client.send(Mirror(OTHER, 80.0))
+                await client.expect(Mirrored)
+                assert ownership.retain_s == {brokers[0]: 60.0, OTHER: 80.0}, "what is held"
+
+    machine.run(main)
