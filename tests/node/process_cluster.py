@@ -36,6 +36,12 @@ class Node:
         self._ports: dict[str, str] = {}
         self._process: subprocess.Popen[str] | None = None
         self.told: dict[str, Any] = {}
+        self.command = COMMAND
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
 
     @property
     def address(self) -> str:
@@ -59,7 +65,7 @@ class Node:
         around = {k: v for k, v in os.environ.items() if not k.startswith("BUSNODE_")}
         with (self._folder / f"{self.name}.log").open("a") as log:
             self._process = subprocess.Popen(
-                [*COMMAND, *words, "--json"], env=around, stdout=subprocess.PIPE, stderr=log,
+                [*self.command, *words, "--json"], env=around, stdout=subprocess.PIPE, stderr=log,
                 text=True,
             )  # fmt: skip
         assert self._process.stdout is not None
@@ -81,8 +87,7 @@ class Node:
         """It does nothing more from now on; who waits in the kernel for a disk does not come back
         from there."""
         self.send(signal.SIGSTOP)
-        assert self._process is not None
-        tasks = Path(f"/proc/{self._process.pid}/task")
+        tasks = Path(f"/proc/{self.pid}/task")
         give_up_at = time.monotonic() + PATIENCE_S
         while not all(_is_frozen(task / "stat") for task in tasks.iterdir()):
             assert time.monotonic() < give_up_at, f"{self.name} goes on"
@@ -92,10 +97,16 @@ class Node:
             self._process.send_signal(number)
             if number is signal.SIGKILL:
                 self._process.send_signal(signal.SIGCONT)
-            self._process.wait(PATIENCE_S)
-            assert self._process.stdout is not None
-            self._process.stdout.close()
-            self._process = None
+            self.wait()
+
+    def wait(self) -> int:
+        """Its exit code, when it has ended."""
+        assert self._process is not None
+        code = self._process.wait(PATIENCE_S)
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+        self._process = None
+        return code
 
 
 def _is_frozen(stat: Path) -> bool:

@@ -1,0 +1,57 @@
+"""Whatever strangers send to a real node, it stays, and those who behave notice nothing."""
+
+import os
+from collections import Counter
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from busnode.wire.frames import FrameType
+from busnode.wire.ids import BrokerId
+from busnode.wire.reader import FrameReader
+
+from ..wire.samples import fed
+from .fuzzer import fuzz
+from .hostile_frames import DOORS, KINDS, STATES, Hostile
+
+FRAMES = 40_000
+"""`scripts/fuzz` has more."""
+
+NODES = [BrokerId(b"n" * 16)]
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_well_formed_frames_are_of_all_kinds_and_can_be_read(door: str) -> None:
+    found: Counter[int] = Counter()
+    for seed in range(40):
+        hostile = Hostile(Random(seed), door, NODES)
+        hostile.opening(STATES[door][seed % len(STATES[door])])
+        for _ in range(40):
+            frame = hostile.well_formed()
+            found[frame[4]] += 1
+            assert fed(FrameReader(), frame), "nothing is left to wait for"
+    data = FrameType.CHUNK if door == "peers" else FrameType.BATCH
+    assert set(found) == {*KINDS[door], data}
+
+
+def test_one_seed_makes_the_same_frames_again() -> None:
+    def made(seed: int) -> list[bytes]:
+        hostile = Hostile(Random(seed), "peers", NODES)
+        return [*hostile.opening("mirroring"), hostile.well_formed(), hostile.broken()]
+
+    assert made(1) == made(1) != made(2)
+
+
+@pytest.mark.fuzz
+async def test_hostile_frames_harm_only_their_sender(tmp_path: Path) -> None:
+    seed = int(os.environ.get("BUSNODE_FUZZ_SEED") or int.from_bytes(os.urandom(4)))
+    print(f"BUSNODE_FUZZ_SEED={seed}")
+    report = await fuzz(tmp_path, seed, FRAMES, progress=print)
+    print(report)
+    assert report.wrong == []
+    assert report.frames >= FRAMES
+    assert report.good > 100
+    for door, states in STATES.items():
+        for state in states:
+            assert report.sessions[f"{door} {state}"] > FRAMES // 2000
