@@ -80,6 +80,9 @@ RETENTION_EVERY_S: Final = 60.0
 PERSISTENT: Final = Flags.PERSISTENT | Flags.LOCAL
 """How the node keeps messages of its own."""
 
+EXPIRED_BEFORE_YIELD: Final = 32
+"""Segments that are dropped before others have their turn: two files each, and their folder."""
+
 CLIENTS_BEFORE_YIELD: Final = 100
 """Clients that are told of other nodes before others have their turn."""
 
@@ -377,11 +380,7 @@ class RunningNode:
         while True:
             await self.world.clock.sleep(RETENTION_EVERY_S)
             try:
-                for expired in self.store.expire(self.rules()):
-                    self.events.tell(
-                        EXPIRED, log=expired.log_id, first_no=expired.first_no,
-                        last_no=expired.last_no, bytes=expired.size_bytes, why=expired.reason,
-                    )  # fmt: skip
+                await self._expire()
                 self.router.forget_gone()
                 if self.world.clock.monotonic() - renewed_at > self.config.retain_s / 4:
                     self.keep_positions()
@@ -389,6 +388,19 @@ class RunningNode:
             except (BusnodeError, OSError) as error:
                 # What could not be dropped or renewed now is so the next time.
                 self.events.tell(HOUSE_TROUBLE, error=error)
+
+    async def _expire(self) -> None:
+        """Drop what is too old, in steps: thousands of logs may come of age together."""
+        while True:
+            dropped = self.store.expire(self.rules(), EXPIRED_BEFORE_YIELD)
+            for expired in dropped:
+                self.events.tell(
+                    EXPIRED, log=expired.log_id, first_no=expired.first_no,
+                    last_no=expired.last_no, bytes=expired.size_bytes, why=expired.reason,
+                )  # fmt: skip
+            if len(dropped) < EXPIRED_BEFORE_YIELD:
+                break
+            await trio.lowlevel.checkpoint()
 
     async def drain(self) -> None:
         """Take no more clients, send those there are elsewhere, and commit what is pending.

@@ -165,9 +165,9 @@ class FileStore:
 
     # Retention ------------------------------------------------------------------------------------
 
-    def expire(self, rules: RetentionRules) -> list[Expired]:
+    def expire(self, rules: RetentionRules, most: int | None = None) -> list[Expired]:
         now_us = self._clock.utc_us()
-        chosen = choose_expired(self._candidates(now_us), rules, now_us)
+        chosen = choose_expired(self._candidates(now_us), rules, now_us)[:most]
         done: list[Expired] = []
         failed: dict[LogId, OSError] = {}
         for candidate, reason in chosen:

@@ -266,7 +266,7 @@ class MemoryStore:
             log.committed_no = log.appended_no
         return Committed([*moved])
 
-    def expire(self, rules: RetentionRules) -> list[Expired]:
+    def expire(self, rules: RetentionRules, most: int | None = None) -> list[Expired]:
         candidates = (
             Candidate(
                 log.log_id, piece.first_no, piece.next_no, len(piece.data), piece.stored_us,
@@ -277,7 +277,8 @@ class MemoryStore:
             if piece.next_no <= log.committed_no + 1
         )  # fmt: skip
         done: list[Expired] = []
-        for candidate, reason in choose_expired(candidates, rules, self._clock.utc_us()):
+        chosen = choose_expired(candidates, rules, self._clock.utc_us())
+        for candidate, reason in chosen[:most]:
             self._logs[candidate.log_id].drop_first()
             last_no = MsgNo(candidate.next_no - 1)
             size = candidate.size_bytes

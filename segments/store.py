@@ -207,8 +207,9 @@ class Store(Protocol):
         """
         ...
 
-    def expire(self, rules: RetentionRules) -> list[Expired]:
-        """Drop whole segments that the rules no longer keep."""
+    def expire(self, rules: RetentionRules, most: int | None = None) -> list[Expired]:
+        """Drop whole segments that the rules no longer keep; with `most` no more than so many, and
+        the next call goes on."""
         ...
 
     def flaws(self) -> list[Flaw]:

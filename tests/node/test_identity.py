@@ -5,15 +5,18 @@ import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 from unittest.mock import ANY
 
 import pytest
 import trio
 
+from busnode.node import node as node_module
 from busnode.node.identity import find_name
 from busnode.node.incarnation import PAUSE_S_MAX
 from busnode.node.node import RETENTION_EVERY_S
 from busnode.node.status import status, unready
+from busnode.segments.retention import Expired
 from busnode.testing.sim.disk import SimDisk
 from busnode.testing.sim.faults import DiskFault, DiskFaults
 from busnode.wire.control import Ack, Error, SavePosition
@@ -358,6 +361,33 @@ def test_all_that_was_acked_survives_the_failure_and_a_power_loss(seed: int) -> 
 
 
 # Housekeeping -------------------------------------------------------------------------------------
+
+
+def test_many_logs_that_come_of_age_together_expire_in_steps_and_all_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(node_module, "EXPIRED_BEFORE_YIELD", 5)
+    machine = SimulatedMachine()
+
+    async def main() -> None:
+        async with machine.bus(retain_s=30.0) as bus, bus.client() as client:
+            await client.send(*(client.batch(f"/{n}") for n in range(12)))
+            await client.acked(12)
+            steps: list[int] = []
+            expire = bus.node.store.expire
+
+            def counted(*given: Any) -> list[Expired]:
+                dropped = expire(*given)
+                steps.append(len(dropped))
+                return dropped
+
+            monkeypatch.setattr(bus.node.store, "expire", counted)
+            await trio.sleep(RETENTION_EVERY_S * 1.5)
+            assert steps == [5, 5, 2]
+            logs = [bus.node.store.get(LogId(bus.broker_id, Topic(f"/{n}"))) for n in range(12)]
+            assert [log and log.first_no for log in logs] == [2] * 12
+
+    machine.run(main)
 
 
 def test_retention_that_fails_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:

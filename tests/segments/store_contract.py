@@ -573,6 +573,24 @@ class StoreContract:
         assert reading.records == {n: made for n, made in whole.items() if n >= log.first_no}
         assert store.expire(RetentionRules(age_s=501)) == []
 
+    async def test_what_is_too_old_expires_in_steps_if_that_is_asked_for(
+        self, opener: Opener, store: Store, log: Log
+    ) -> None:
+        for _ in range(10):
+            write_numbered(log, *[4] * 5, size_bytes=60)
+            await _committed(store)
+            opener.clock.advance(100)
+        rules = RetentionRules(age_s=501)
+        steps = [store.expire(rules, most=1)]
+        while steps[-1]:
+            first_no = log.first_no
+            steps.append(store.expire(rules, most=1))
+            assert bool(steps[-1]) == (log.first_no > first_no)
+        assert len(steps) > 2
+        assert {len(step) for step in steps[:-1]} == {1}
+        assert 1 < log.first_no <= 5 * 20 + 1, "what was written in the last 500 s stays"
+        assert _joined([one for step in steps for one in step]) == [(1, log.first_no - 1)]
+
     async def test_a_log_may_expire_to_its_end_and_go_on(
         self, opener: Opener, store: Store, log: Log
     ) -> None:
