@@ -40,6 +40,10 @@ class Committer:
     def wake(self) -> None:
         self._wakeup.set()
 
+    def taken_up(self, log: Log) -> None:
+        """A copy that took no more goes on."""
+        self.poisoned.pop(log, None)
+
     def lost(self, log: Log) -> None:
         """An append has failed. What was not committed before it never will be; the next commit
         tells those who wait, since one that is under way may still cover some of it."""

@@ -12,6 +12,7 @@ from busnode.node.events import Tell, log_only
 from busnode.node.ownership import Ownership
 from busnode.node.producers import Producers, SeenRun
 from busnode.node.router import Router
+from busnode.replication.setbacks import Setbacks
 from busnode.segments.store import Log, Store
 from busnode.wire.control import Chunk, Mirrored, encode_trusted
 from busnode.wire.copied import CopiedRun, copied_log, record_from, verify_copied
@@ -72,6 +73,7 @@ class Copies:
         self._producers = producers
         self._committer = committer
         self._writers: dict[BrokerId, Origin] = {}
+        self._setbacks = Setbacks()
         self.messages = 0
         """Messages written for others."""
 
@@ -85,14 +87,18 @@ class Copies:
         """A node wants its logs held here, or those of one that is gone. It is told how far the
         copies that there are reach, and an empty list marks the end. SecondWriter when they are
         being written, by this node (`written`) or by their origin; the same node may have dialled
-        again before we know that its old session is broken. LogPoisoned when a copy takes no more:
-        what is sent for it would only end the session, again and again. StorageFailed when it
-        cannot be kept for how long its origin wants them. LimitReached for more incarnations than
-        one node has to offer. Who says it again is only told again how far they reach."""
+        again before we know that its old session is broken. LogPoisoned when the disk has failed
+        a copy: it is taken up again after a while, since what is sent at once would only end the
+        session, again and again. StorageFailed when it cannot be kept for how long its origin
+        wants them. LimitReached for more incarnations than one node has to offer. Who says it again
+        is only told again how far they reach."""
         writer = self._writers.get(broker_id)
         by_origin = writer is not None and writer.broker_id == broker_id
         if written or (by_origin and origin.broker_id != broker_id):
             raise SecondWriter(f"logs of {broker_id.hex()} have a writer here already")
+        rests_s = self._setbacks.left_s(broker_id, self._clock.monotonic())
+        if rests_s:
+            raise LogPoisoned(f"copies of {broker_id.hex()} failed and rest for {rests_s:.1f} s")
         if writer is not origin:
             self._check_room(origin)
             self._ownership.copies_kept(broker_id, retain_s, self._held)
@@ -103,6 +109,7 @@ class Copies:
             if self._writers.get(broker_id) is origin:
                 del self._writers[broker_id]
             raise
+        self._setbacks.tried(broker_id)
         self._tell(COPIES_HELD, origin=origin.who, logs=count)
 
     async def _tell_extents(self, origin: Origin, broker_id: BrokerId) -> int:
@@ -112,7 +119,7 @@ class Copies:
         for step, log in enumerate(self._store.logs(), start=1):
             if log.log_id.broker_id == broker_id:
                 if log.poisoned is not None:
-                    raise LogPoisoned(f"the copy of {log.log_id} takes no more: {log.poisoned}")
+                    self._take_up_again(log)
                 count += 1
                 rows.append((log.log_id.topic, log.committed_no))
             if step % ROWS_A_FRAME == 0:
@@ -131,6 +138,19 @@ class Copies:
 
     def _held(self) -> set[BrokerId]:
         return {log.log_id.broker_id for log in self._store.logs()} | self._writers.keys()
+
+    def _take_up_again(self, log: Log) -> None:
+        """A copy whose disk failed goes on behind what is durable, unless that was just now."""
+        broker_id, now = log.log_id.broker_id, self._clock.monotonic()
+        if not self._setbacks.may_try(broker_id, now):
+            self._setbacks.add(broker_id, now)
+            raise LogPoisoned(f"the copy of {log.log_id} takes no more yet: {log.poisoned}")
+        try:
+            log.take_up_again()
+        except LogPoisoned:
+            self._setbacks.add(broker_id, now)
+            raise
+        self._committer.taken_up(log)
 
     def leave(self, origin: Origin) -> None:
         """Its session has ended; what it wrote stays."""
@@ -158,6 +178,7 @@ class Copies:
             log.append(view[run.start : run.end], run.count, run.utc_us_max, stored_us)
         except LogPoisoned as error:
             self._committer.lost(log)
+            self._setbacks.add(broker_id, self._clock.monotonic())
             raise BadFrame(f"the copy of {log.log_id} cannot be written: {error.text}") from error
         self.messages += run.count
         self._learn(run, log)
@@ -170,6 +191,7 @@ class Copies:
         except BadTopic as error:
             raise BadFrame(f"records of a log that cannot be: {error.text}") from error
         except StorageFailed as error:
+            self._setbacks.add(log_id.broker_id, self._clock.monotonic())
             raise BadFrame(f"no room for a copy of {log_id}: {error.text}") from error
         self._router.add_log(log)
         if log_id.broker_id in self._ownership:

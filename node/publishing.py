@@ -235,8 +235,10 @@ def _unavailable(reason: str) -> Unavailable:
 
 
 def _is_lost(log: Log, first_no: int, count: int) -> bool:
-    """Whether a batch that was appended will never be committed: a repeat of it is none."""
-    return log.poisoned is not None and log.committed_no < first_no + count - 1
+    """Whether a batch that was appended will never be committed, or is not there any more since its
+    copy was taken up again without it: a repeat of it is none."""
+    last_no = first_no + count - 1
+    return log.committed_no < last_no and (log.poisoned is not None or log.next_no <= last_no)
 
 
 def consecutive(run: Run) -> list[Run]:

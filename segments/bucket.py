@@ -2,12 +2,18 @@
 
 import posixpath
 from contextlib import suppress
+from itertools import pairwise
 from operator import attrgetter
 from typing import Final
 
 from busnode.segments.damage import Flaw
 from busnode.segments.records import LogKey
-from busnode.segments.recovery import recover_segment, topic_in_header, topic_in_records
+from busnode.segments.recovery import (
+    end_segment,
+    recover_segment,
+    topic_in_header,
+    topic_in_records,
+)
 from busnode.segments.segment import Segment, SegmentName
 from busnode.wire.errors import DataDirectoryInUse, NotADataDirectory
 from busnode.wire.ids import BROKER_ID_BYTES, BrokerId, LogId, Topic
@@ -102,9 +108,13 @@ class Bucket:
         self, key: LogKey, names: list[SegmentName], *, trust_index: bool = True
     ) -> list[Segment]:
         """The state of a log's segments, read from the disk and changing nothing on it."""
-        return [
+        segments = [
             recover_segment(
                 self._files, f"{self._path}/{name}", key, name.first_no, trust_index=trust_index
             )
             for name in names
         ]
+        for segment, following in pairwise(segments):
+            if segment.first_no < following.first_no < segment.next_no:
+                end_segment(self._files, segment, key, following.first_no)
+        return segments

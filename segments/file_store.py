@@ -7,6 +7,7 @@
 File names are numbers; the topic stands inside.
 """
 
+import itertools
 from collections.abc import Iterator
 from typing import Final
 
@@ -63,7 +64,7 @@ class FileStore:
         self._pending = Pending()
         self._commit = GroupCommit(files, self._handles, self._pending, clock)
         self._current: BrokerId | None = None
-        self._unsafe: dict[BrokerId, OSError] = {}
+        self._unsafe: set[BrokerId] = set()
         """Those whose folder could not be made durable: a second sync would prove nothing."""
         try:
             if read_only:
@@ -124,15 +125,19 @@ class FileStore:
         self._current = broker_id
 
     def _make_bucket(self, broker_id: BrokerId) -> None:
-        failed = self._unsafe.get(broker_id)
+        bucket = self._path(broker_id)
         try:
-            if failed is not None:
-                raise failed
-            self._files.make_directory(self._path(broker_id))
+            if broker_id in self._unsafe and self._files.exists(bucket):
+                # Nothing was written there, and nobody knows whether its name is durable. One that
+                # is made anew can be.
+                aside = (f"{bucket}.unsafe{n}" for n in itertools.count(1))
+                self._files.rename(bucket, next(p for p in aside if not self._files.exists(p)))
+            self._files.make_directory(bucket)
             self._files.sync_directory(f"{self.directory}/{LOGS}")
         except OSError as error:
-            self._unsafe[broker_id] = error
+            self._unsafe.add(broker_id)
             raise StorageFailed(f"cannot make room for {broker_id.hex()}: {error}") from error
+        self._unsafe.discard(broker_id)
         self._next_log_no[broker_id] = 1
 
     def create(self, log_id: LogId) -> FileLog:

@@ -91,6 +91,8 @@ class FileLog:
         self._unsynced: list[Segment] = []
         self._unnamed = False
         """Whether a new file of this log has a name that is not durable yet."""
+        self._committing = False
+        """Whether a commit is under way that has taken something of this log."""
 
     # Taking up ------------------------------------------------------------------------------------
 
@@ -165,12 +167,8 @@ class FileLog:
         now_us = self._clock.utc_us()
         path = f"{self.directory}/{SegmentName(self.log_no, self.next_no)}"
         if self._files.exists(path):
-            # Left without a record, by retention or by a process that died while making it: kept,
-            # out of the way, under a name that nothing has. After a power loss a file may still
-            # have two names, and renaming one to the other would do nothing.
-            aside = (f"{path}.torn{n}" for n in itertools.count(1))
-            self._files.rename(path, next(p for p in aside if not self._files.exists(p)))
-            self._handles.forget([path])
+            # Left without a record, by retention or by a process that died while making it.
+            self._put_aside(path)
             if self.segments and self.segments[-1].path == path:
                 self.segments.pop()
         if self._files.exists(index_path(path)):
@@ -185,6 +183,37 @@ class FileLog:
         self.segments.append(segment)
         self.active = segment
         return segment
+
+    def _put_aside(self, path: str) -> None:
+        """Keep a file out of the way, under a name that nothing has. After a power loss a file may
+        still have two names, and renaming one to the other would do nothing."""
+        aside = (f"{path}.torn{n}" for n in itertools.count(1))
+        self._files.rename(path, next(p for p in aside if not self._files.exists(p)))
+        self._handles.forget([path])
+
+    def take_up_again(self) -> None:
+        if self._committing or self.poisoned is None:
+            raise self._refusal()
+        # Of the last file that has something durable, what lies behind that stays where it is:
+        # recovery does not look behind the beginning of the next file. Files without are put aside,
+        # the last one first, so that a crash in between leaves no hole.
+        try:
+            while self.segments and self.segments[-1].first_no > self.committed_no:
+                self._put_aside(self.segments[-1].path)
+                self.segments.pop()
+            self._files.sync_directory(self.directory)
+        except OSError as error:
+            raise LogPoisoned(f"log {self.log_id} cannot be taken up again: {error}") from error
+        if self.segments:
+            last = self.segments[-1]
+            if last is self.committed_segment:
+                last.size_bytes = self.committed_bytes
+            last.next_no = MsgNo(self.committed_no + 1)
+            last.pending = []
+            self._write_index(last, [last.end])
+        self._unnamed = False
+        self.next_no = MsgNo(self.committed_no + 1)
+        self.poisoned = None
 
     def _seal(self, segment: Segment | None) -> None:
         """Write down that all of a finished segment is durable, if it is; else its commit does."""
@@ -219,12 +248,14 @@ class FileLog:
         """What is appended and not durable yet, for one commit."""
         directory = self.directory if self._unnamed else None
         uncommitted = Uncommitted(self, self._unsynced, directory)
+        self._committing = True
         self._unsynced = []
         self._unnamed = False
         return uncommitted
 
     def committed(self, done: Uncommitted, now_us: int) -> None:
         """The commit has synced it: readers may see it, and the index may say so."""
+        self._committing = False
         for path in done.paths:
             self._handles.unpin(path)
         for segment, end, pending in done.ends:
@@ -242,6 +273,7 @@ class FileLog:
         self.committed_segment = segment
 
     def not_committed(self, done: Uncommitted, reason: str) -> None:
+        self._committing = False
         for path in done.paths:
             self._handles.unpin(path)
         self.poison(reason)

@@ -102,6 +102,12 @@ class MemoryLog:
         self.pieces.append(_Piece(bytes(records), self.next_no, next_no, stored_us, utc_us_max))
         self.next_no = next_no
 
+    def take_up_again(self) -> None:
+        while self.pieces and self.pieces[-1].first_no > self.committed_no:
+            self.pieces.pop()
+        self.next_no = MsgNo(self.committed_no + 1)
+        self.poisoned = None
+
     def skip_to(self, next_no: MsgNo) -> None:
         assert next_no >= self.next_no
         self.next_no = next_no

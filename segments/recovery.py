@@ -15,6 +15,7 @@ from typing import Final
 from busnode.segments.damage import Flaw, Hole
 from busnode.segments.index import (
     ENTRY_BYTES,
+    Index,
     Point,
     decode_index,
     encode_hole,
@@ -107,6 +108,35 @@ def recover_segment(
         _note_cut(segment, known)
     segment.indexed = trust_index and not found.points and not index.bad_entries
     return segment
+
+
+def end_segment(files: Files, segment: Segment, key: LogKey, next_no: MsgNo) -> None:
+    """Let a segment end where the next one begins. In a copy whose disk failed once there are bytes
+    behind that which were never synced, and the next one has what was sent again."""
+    file = files.open(segment.path)
+    try:
+        window = Window(file, segment.size_bytes, HEADER_BYTES, tolerant=True)
+        place = segment.index.before_number(next_no)
+        number, position = place.msg_no, place.position_bytes
+        while number < next_no:
+            window.load(position, HEADER_BYTES)
+            header = good_header(window.view, 0, window.filled, key)
+            if header is None or header.first_no != number:
+                return  # damage before it: what is known of that stays known
+            number, position = header.last_no + 1, position + header.length
+    finally:
+        file.close()
+    if number != next_no:
+        return  # the records of the two do not meet: each is read as it is
+    segment.torn = Flaw(
+        segment.path, position, segment.size_bytes - position,
+        f"never synced: message {next_no} and what follows stands in the next file",
+    )  # fmt: skip
+    segment.size_bytes, segment.next_no = position, next_no
+    segment.holes = [hole for hole in segment.holes if hole.first_no < next_no]
+    points = [point for point in segment.index if point.position_bytes < position]
+    segment.index = Index([*points, place._replace(msg_no=next_no, position_bytes=position)])
+    segment.indexed = False
 
 
 def _from(point: Point) -> Scanned:

@@ -126,6 +126,12 @@ class Log(Protocol):
         """
         ...
 
+    def take_up_again(self) -> None:
+        """Let a copy that takes no more go on behind what is durable of it, in files of its own:
+        what was lost is sent again. Never for a log that this node writes itself: its numbers were
+        given away. LogPoisoned, and all stays as it is, when that is not possible yet."""
+        ...
+
     def skip_to(self, next_no: MsgNo) -> None:
         """Leave a hole up to `next_no`: only for a copy whose origin has dropped that range."""
         ...

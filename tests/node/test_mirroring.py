@@ -8,7 +8,7 @@ import trio
 import busnode
 from busnode.client import Bus, MemoryCursorStore, Message, Subscription
 from busnode.segments.retention import RetentionRules
-from busnode.testing.sim import SimDisk
+from busnode.testing.sim import DiskFault, SimDisk
 from busnode.wire.control import Ack
 from busnode.wire.frames import Flags
 from busnode.wire.ids import BrokerId, LogId, Pattern, Topic
@@ -275,6 +275,41 @@ def test_a_durable_subscription_goes_on_at_the_mirror_where_it_was_at_its_dead_h
             consumer.subscribe("/t", durable="me", start="earliest") as messages,
         ):
             assert numbers(await take(messages, 5)) == list(range(5, 10))
+
+
+@SEEDS
+@pytest.mark.parametrize(
+    "fault", [DiskFault.APPEND_ENOSPC, DiskFault.SYNC_EIO, DiskFault.ENTRY_ENOSPC]
+)
+def test_a_mirror_whose_disk_failed_for_a_moment_is_one_again(seed: int, fault: DiskFault) -> None:
+    @on_cluster(seed, "a", "b", mirrors=0)
+    async def _(cluster: SimulatedCluster) -> None:
+        await cluster["a"].stop()
+        cluster["a"].settings["mirrors"] = 1
+        await cluster["a"].start()
+        await cluster.meshed()
+        await mirrored(cluster, "a")
+        mirroring = cluster["a"].node.mirroring
+        async with cluster.client("a", name="publisher") as publisher:
+            await publish(publisher, "/t", range(5))
+            origin = cluster["a"].node.broker_id
+            disk = cluster["b"].disk
+            disk.arm(fault, lambda path: origin.hex() in path and path.endswith(".seg"))
+            number = 5
+            while mirroring.in_force:
+                topic = f"/{number}" if fault is DiskFault.ENTRY_ENOSPC else "/t"
+                await publish(publisher, topic, range(number, number + 1))
+                number += 1
+            await mirrored(cluster, "a")
+            assert cluster["a"].node.broker_id == origin, "in the same life"
+            assert await publish(publisher, "/t", range(number, number + 5)) == {"mirrored"}
+        await cluster["a"].kill()
+        cluster["a"].disk = SimDisk(f"{seed} new disk")
+        async with (
+            cluster.client("b", name="consumer") as consumer,
+            consumer.subscribe("/*", start="earliest", on_gap="raise") as messages,
+        ):
+            assert sorted(numbers(await take(messages, number + 5))) == list(range(number + 5))
 
 
 @SEEDS

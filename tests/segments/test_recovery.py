@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from busnode.segments.file_store import FileStore
 from busnode.segments.log import FileLog
 from busnode.segments.retention import Expired, RetentionRules
 from busnode.segments.segment import RECORDS_AT, index_path
-from busnode.segments.store import Log, StoreOptions
+from busnode.segments.store import Log, Store, StoreOptions
 from busnode.segments.verification import verify_directory
 from busnode.testing.sim import DiskFault, SimDisk, SimEntropy, simulate
 from busnode.testing.sim.faults import DiskFaults
@@ -902,7 +903,7 @@ def test_other_things_in_a_data_directory_are_left_alone(tmp_path: Path) -> None
     assert [path.read_text() for path in strange] == ["mine"] * len(strange)
 
 
-def test_a_failed_name_of_an_incarnation_is_not_used() -> None:
+def test_a_folder_whose_name_failed_is_put_aside_and_made_anew() -> None:
     """After a failed sync nobody knows whether the folder will be there after a power loss."""
     for seed in range(10):
         disk = SimDisk(seed)
@@ -910,17 +911,109 @@ def test_a_failed_name_of_an_incarnation_is_not_used() -> None:
         disk.arm(DiskFault.SYNC_EIO, lambda path: path.endswith("/logs"))
         with pytest.raises(StorageFailed):
             store.begin(BROKER)
-        with pytest.raises((StorageFailed, SecondWriter)):
+        with pytest.raises(SecondWriter):
             store.begin(BROKER)
-        with pytest.raises(StorageFailed):
-            store.create(TEMPERATURE)
-        other = BrokerId(bytes(range(16)))
-        store.begin(other)
-        write_numbered(store.create(TEMPERATURE._replace(broker_id=other)), 1)
-        assert trio.run(store.commit).logs
+        other = TEMPERATURE._replace(broker_id=BrokerId(bytes(range(16))))
+        store.begin(other.broker_id)
+        for log_id in (TEMPERATURE, other):
+            write_numbered(store.create(log_id), 1)
+        assert len(trio.run(store.commit).logs) == 2
         disk.power_loss()
-        log_id = TEMPERATURE._replace(broker_id=other)
-        assert held(open_store(disk), log_id).committed_no == 1
+        again = open_store(disk)
+        assert [held(again, log_id).committed_no for log_id in (TEMPERATURE, other)] == [1, 1]
+
+
+COPY = TEMPERATURE
+SMALL_COPY = StoreOptions(segment_bytes_max=1000)
+
+
+async def _fail_a_copy(disk: SimDisk, log: Log, store: Store, fault: DiskFault) -> None:
+    """Some of it durable, some not, and then the disk fails in the middle of more."""
+    write_numbered(log, *[3] * 6, size_bytes=60)
+    await store.commit()
+    write_numbered(log, *[3] * 3, size_bytes=60)
+    disk.arm(fault, lambda path: path.endswith(".seg"))
+    with suppress(LogPoisoned):
+        write_numbered(log, *[3] * 9, size_bytes=60)
+    await store.commit()
+    assert log.poisoned is not None
+
+
+@pytest.mark.parametrize(
+    "fault", [DiskFault.APPEND_ENOSPC, DiskFault.APPEND_EIO, DiskFault.SYNC_EIO]
+)
+@pytest.mark.parametrize("end", ["power loss", "kill", "close"])
+def test_a_copy_that_a_disk_failed_goes_on_behind_what_is_durable(
+    fault: DiskFault, end: str
+) -> None:
+    for seed in range(8):
+        disk = SimDisk(seed)
+        store = FileStore(disk, StoppedClock(), DIRECTORY, SMALL_COPY)
+        log = store.create(COPY)
+
+        async def main(disk: SimDisk = disk, log: Log = log, store: Store = store) -> None:
+            for _ in range(3):
+                await _fail_a_copy(disk, log, store, fault)
+                before_no = log.committed_no
+                log.take_up_again()
+                assert (log.next_no, log.poisoned) == (before_no + 1, None)
+                assert log.committed_no == before_no
+            write_numbered(log, *[3] * 8, size_bytes=60)
+            assert (await store.commit()).logs == [log]
+
+        trio.run(main)
+        whole = read_ranges(log)
+        assert whole.holes == []
+        last_no = log.committed_no
+        if end == "close":
+            store.close()
+        elif end == "kill":
+            disk.kill()
+        else:
+            disk.power_loss()
+        for _ in range(2):
+            again = FileStore(disk, StoppedClock(), DIRECTORY, SMALL_COPY)
+            recovered = held(again, COPY)
+            assert recovered.committed_no >= last_no
+            reading = read_ranges(recovered)
+            assert reading.holes == []
+            assert {n: r for n, r in reading.records.items() if n <= last_no} == whole.records
+            again.close()
+
+
+def test_what_a_copy_never_synced_is_not_missed_where_it_was_sent_again(tmp_path: Path) -> None:
+    """In the middle of what lies behind the durable end of the old file there is damage."""
+    files = RealFiles()
+    store = FileStore(files, StoppedClock(), str(tmp_path))
+    log = store.create(COPY)
+
+    async def main() -> None:
+        write_numbered(log, *[3] * 6, size_bytes=60)
+        await store.commit()
+        write_numbered(log, *[3] * 3, size_bytes=60)
+        log.poison("the sync of these has failed")
+        log.take_up_again()
+        write_numbered(log, *[3] * 6, size_bytes=60)
+        await store.commit()
+
+    trio.run(main)
+    whole = read_ranges(log)
+    assert whole.holes == []
+    old, new = log.segments
+    assert (old.next_no, new.first_no) == (19, 19)
+    store.close()
+    with Path(old.path).open("r+b") as file:
+        file.seek(old.size_bytes + 150)
+        file.write(b"damage")
+    size_bytes = Path(old.path).stat().st_size
+    for _ in range(2):
+        again = FileStore(files, StoppedClock(), str(tmp_path))
+        reading = read_ranges(held(again, COPY))
+        assert reading.holes == []
+        assert reading.records == whole.records
+        again.close()
+    assert Path(old.path).stat().st_size == size_bytes > old.size_bytes, "nothing was removed"
+    assert [log.holes for log in verify_directory(files, str(tmp_path))] == [[]]
 
 
 def test_the_limit_of_log_numbers_fits_the_file_name() -> None:
