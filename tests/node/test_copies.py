@@ -7,8 +7,11 @@ from typing import Final
 import pytest
 import trio
 
+from busnode.node import committer as committer_module
 from busnode.node import copies as copies_module
 from busnode.node import ownership as ownership_module
+from busnode.node.committer import PATIENCE_S
+from busnode.node.copies import OLD_US
 from busnode.segments.file_store import FileStore
 from busnode.segments.log import FileLog
 from busnode.segments.store import Log
@@ -49,11 +52,16 @@ def records(log_id: LogId, first_no: int, *counts: int) -> list[bytes]:
 
 
 def chunk(
-    made: list[bytes], log_id: LogId = T, first_no: int = 1, last_no: int | None = None
+    made: list[bytes],
+    log_id: LogId = T,
+    first_no: int = 1,
+    last_no: int | None = None,
+    age_us: int = 0,
 ) -> bytes:
     data = b"".join(made)
     end_no = first_no if last_no is None else last_no
-    head = Chunk(0, 0, log_id.broker_id, log_id.topic, first_no, end_no, len(data), False, True)
+    broker_id, topic = log_id
+    head = Chunk(0, 0, broker_id, topic, first_no, end_no, len(data), False, True, age_us)
     return encode_control(head) + data
 
 
@@ -265,6 +273,54 @@ def test_a_batch_without_a_chunk_is_refused() -> None:
         await origin.send(*records(T, 6, 1))
         await ends_with(origin, "BAD_FRAME", "CHUNK")
         await _dialled_again(bus)
+
+
+# When it is synced --------------------------------------------------------------------------------
+
+
+async def _sync_took_s(origin: RawClient, safe_no: int, *frames: bytes) -> float:
+    since = trio.current_time()
+    await origin.send(*frames)
+    await synced(origin, T, safe_no)
+    return trio.current_time() - since
+
+
+def test_old_messages_are_synced_in_time_and_new_ones_at_once() -> None:
+    @at_a_mirror
+    async def _(bus: Bus, origin: RawClient) -> None:
+        old = chunk(records(T, 6, 1), first_no=6, age_us=OLD_US)
+        assert PATIENCE_S <= await _sync_took_s(origin, 6, old) < 1.2 * PATIENCE_S
+        for number, age_us in ((7, 0), (8, OLD_US - 1)):
+            new = chunk(records(T, number, 1), first_no=number, age_us=age_us)
+            assert await _sync_took_s(origin, number, new) < PATIENCE_S / 2
+
+
+def test_old_messages_come_with_the_next_sync_that_somebody_waits_for() -> None:
+    @at_a_mirror
+    async def _(bus: Bus, origin: RawClient) -> None:
+        old = chunk(records(T, 6, 1), first_no=6, age_us=OLD_US)
+        await origin.send(old)
+        await bus.settled(lambda: copy_of(bus).next_no == 7)
+        since = trio.current_time()
+        async with bus.client(97) as client:
+            await client.publish("/own/too")
+            await client.acked(1)
+        await synced(origin, T, 6)
+        assert trio.current_time() - since < PATIENCE_S / 2
+
+
+def test_old_messages_are_synced_when_there_are_enough_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    enough = [record(T, number, [bytes(1000)]) for number in range(6, 16)]
+    monkeypatch.setattr(committer_module, "PATIENT_BYTES_MAX", len(b"".join(enough)))
+
+    @at_a_mirror
+    async def _(bus: Bus, origin: RawClient) -> None:
+        commits = bus.node.committer.commits
+        old = [chunk([each], first_no=6 + n, age_us=OLD_US) for n, each in enumerate(enough)]
+        assert await _sync_took_s(origin, 15, *old) < PATIENCE_S / 2
+        assert bus.node.committer.commits == commits + 1
 
 
 # What may be written ------------------------------------------------------------------------------
