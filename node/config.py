@@ -6,6 +6,7 @@ from busnode.wire.errors import BusnodeError
 from busnode.world.network import Address
 
 DAYS = 24 * 3600.0
+HOURS = 3600.0
 SECONDS = 1.0
 
 CLIENT_PORT = 4250
@@ -46,6 +47,9 @@ class NodeConfig:
     """Bytes a second at which a mirror that is behind is sent what it lacks; None: no limit."""
     repair_after_s: float = 30 * SECONDS
     """How long a copy may be missing before another one is made."""
+    compare_every_s: float = 6 * HOURS
+    """How often copies are compared: a quarter of the time for which messages are kept by default,
+    so that damage is found while there is another copy."""
     require_mirror: bool = False
     """Whether persistent messages are refused while no mirror is up."""
     mdns: bool = True

@@ -31,6 +31,7 @@ class NodeSettings(TypedDict, total=False):
     mirror: str | None
     catchup_rate: int | None
     repair_after_s: float
+    compare_every_s: float
     require_mirror: bool
     mdns: bool
     http_port: int | None

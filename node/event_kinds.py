@@ -98,6 +98,10 @@ DAMAGE_MENDED: Final = Kind(
     "damage.mended", "info", "damage mended",
     "records {first_no}–{last_no} of {log} are whole again, from {source}",
 )  # fmt: skip
+COPIES_DIFFER: Final = Kind(
+    "damage.copies-differ", "error", "copies differ",
+    "records {first_no}–{last_no} of {log} are good here and at {name}, and are not the same",
+)  # fmt: skip
 EXPIRED: Final = Kind(
     "retention.dropped", "info", "expired", "dropped {first_no}–{last_no} of {log}: {why}"
 )

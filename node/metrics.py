@@ -120,6 +120,13 @@ class NodeCollector(Collector):
         mending = node.peers.mending
         yield _counter("mended_messages", "Damaged or missing, and there again.", mending.mended)
         yield _counter("examined_segments", "Looked at after a complaint.", mending.examined)
+        comparing = node.peers.comparing
+        same = "Found to be the same in two copies."
+        yield _counter("compared_messages", same, comparing.compared)
+        rotten = "Ranges found to be damaged here when they were compared."
+        yield _counter("compared_damaged", rotten, comparing.damaged)
+        differ = "Ranges that are good in two copies, and not the same."
+        yield _counter("compared_different", differ, comparing.different)
         poisoned = "Logs that take no more since a write or sync failed."
         yield _counter("poisoned_logs", poisoned, len(node.committer.poisoned))
 

@@ -127,6 +127,10 @@ class LinkHost(Protocol):
         """What the other node has kept under a name that it was asked for."""
         ...
 
+    def compared(self, message: Compared) -> None:
+        """The other node tells what its copy is like."""
+        ...
+
     def damaged(self, message: Damaged) -> None:
         """Somebody was sent records of this node that are not what was written."""
         ...
@@ -377,7 +381,7 @@ class PeerLink(Conversation):
             case Mirrored():
                 return host.mirrored(self, message)
             case Compared():
-                pass  # nobody asks yet
+                host.compared(message)
             case Damaged():
                 host.damaged(message)
                 self.close()

@@ -12,6 +12,7 @@ from typing import Final, Protocol
 import trio
 
 from busnode.node.bidding import Bidding
+from busnode.node.comparing import Comparing
 from busnode.node.conversation import Conversation
 from busnode.node.copies import Copies
 from busnode.node.durable_positions import nest
@@ -27,7 +28,6 @@ from busnode.wire.control import (
     Bid,
     Chunk,
     Compare,
-    Compared,
     Control,
     Credit,
     Damaged,
@@ -90,6 +90,7 @@ class PeerHost(Protocol):
     copies: Copies
     tell_of: Tell
     mending: Mending
+    comparing: Comparing
 
     def is_own(self, broker_id: BrokerId) -> bool:
         """Whether it is one of this node's own incarnations."""
@@ -249,7 +250,7 @@ class PeerSession(Conversation):
             case Chunk():
                 pass  # what it announces brings it along
             case Compare():
-                self.send(encode_trusted(Compared, message.compare, b""))
+                host.comparing.asked(self, message)
             case Damaged():
                 host.damaged(message)
                 self.close()

@@ -17,6 +17,7 @@ from busnode.cluster.membership import Membership
 from busnode.cluster.mesh import Member, Mesh, MissingLink
 from busnode.cluster.mesh_watch import MeshWatch
 from busnode.node.bidding import Bidding
+from busnode.node.comparing import Comparing
 from busnode.node.config import PEER_PORT, NodeConfig
 from busnode.node.copies import Copies
 from busnode.node.dialling import Dialling
@@ -45,10 +46,12 @@ from busnode.node.repairing import Repairing
 from busnode.node.router import Router
 from busnode.node.subscriptions import Subscriptions
 from busnode.node.unknown_cursors import RETURN_S
+from busnode.replication.comparison import partners
 from busnode.replication.mending import whom_to_ask
 from busnode.replication.remote_cursor import PIECE_BYTES
 from busnode.segments.store import Log, Store
 from busnode.wire.control import (
+    Compared,
     Control,
     Damaged,
     ExtentsHeld,
@@ -130,6 +133,9 @@ class Peers:
         self.tell_of = tell
         self.copies = copies
         self.mending = Mending(world.files, store, world.clock, self, tell)
+        self.comparing = Comparing(
+            world.files, store, world.clock, config.compare_every_s, self, self.mending, tell
+        )
         self.local = LocalCopies(self.fetch_elsewhere, self.mending)
         self.repairing = Repairing(
             store, world.clock, broker_id, config.mirrors + 1, config.repair_after_s,
@@ -188,6 +194,7 @@ class Peers:
             nursery.start_soon(self.local.run)
             nursery.start_soon(self.sweep)
             nursery.start_soon(self.mending.run)
+            nursery.start_soon(self.comparing.run)
             if self._listener is not None:
                 nursery.start_soon(self.serve)
                 nursery.start_soon(self.dialling.run)
@@ -267,6 +274,13 @@ class Peers:
     def holders_of(self, broker_id: BrokerId) -> list[PeerLink]:
         order = whom_to_ask(broker_id, self.links, self.repairing.holders(broker_id))
         return [self.links[node] for node in order]
+
+    def partners_for(self, broker_id: BrokerId) -> list[PeerLink]:
+        others = partners(self.me.broker_id, self.repairing.holders(broker_id))
+        return [self.links[node] for node in others if node in self.links]
+
+    def compared(self, message: Compared) -> None:
+        self.comparing.answered(message)
 
     def expects_holders(self) -> bool:
         up_s = self._world.clock.monotonic() - self._began_at

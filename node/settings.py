@@ -96,6 +96,12 @@ SETTINGS: Final = (
         "How long a copy may be missing before another is made.",
         "repair_after_s",
     ),
+    _node(
+        "compare_every",
+        Duration(1.0),
+        "How often copies of logs are compared with those of other nodes.",
+        "compare_every_s",
+    ),
     _node("require_mirror", Switch(), "Refuse persistent messages while no mirror is up."),
     _node("storage", Storage(), "Where logs are kept: files, memory, or one that you installed."),
     _node("retain", Duration(1.0), "How long messages are kept.", "retain_s"),
