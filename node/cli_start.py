@@ -102,7 +102,7 @@ async def _run(config: NodeConfig, as_json: bool) -> int:
 
     from busnode.node.node import start_node
     from busnode.node.surroundings import surroundings
-    from busnode.world.real_process import absolute, host_name
+    from busnode.world.real_process import absolute, host_name, leave_alone_what_is_there
 
     try:
         config, world = surroundings(config)
@@ -117,6 +117,7 @@ async def _run(config: NodeConfig, as_json: bool) -> int:
         async with trio.open_nursery() as nursery:
             async with start_node(world, config, name) as node:
                 _announce(node, as_json)
+                leave_alone_what_is_there()
                 _leave(await anext(signals))
 
                 async def hurry() -> None:
