@@ -309,6 +309,30 @@ def test_old_messages_come_with_the_next_sync_that_somebody_waits_for() -> None:
         assert trio.current_time() - since < PATIENCE_S / 2
 
 
+def test_live_messages_of_others_do_not_wait_for_one_that_catches_up() -> None:
+    third = LogId(BrokerId(bytes([0xCC]) * 16), Topic("/t"))
+
+    @at_a_mirror
+    async def _(bus: Bus, origin: RawClient) -> None:
+        many = [record(T, number, [bytes(10_000)]) for number in range(6, 306)]
+        whole = chunk(many, first_no=6, last_no=305, age_us=OLD_US)
+        half = len(whole) // 2
+        await origin.send(whole[:half])
+        await bus.settled(lambda: copy_of(bus).next_no > 100)
+        async with peer(bus, third.broker_id) as live:
+            assert await announce(live, third.broker_id) == {}
+            for number in range(1, 6):
+                since = trio.current_time()
+                await live.send(chunk(records(third, number, 1), third, number))
+                await synced(live, third, number)
+                assert trio.current_time() - since < PATIENCE_S / 2
+                await origin.send(whole[half : half + 1000])
+                half += 1000
+        await origin.send(whole[half:])
+        await synced(origin, T, 305)
+        assert read_ranges(copy_of(bus)).records == by_number(BEFORE + many)
+
+
 def test_old_messages_are_synced_when_there_are_enough_of_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
