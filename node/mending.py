@@ -234,11 +234,10 @@ class Mending:
         if log is not None and hole is None and key.first_no >= log.first_no:
             # Something could not be read there: what it is shows when it is looked at.
             await self.examine(log, key.first_no)
-            hole = _hole_at(log, key.first_no)
-            if hole is None:
+            if _hole_at(log, key.first_no) is None:
                 self._plan.failed(key, self._clock.monotonic())
-                self._tell(key, readable=True)
-                return
+            self._tell(key, readable=True)  # up to what is damaged, which may be less
+            return
         if log is None or hole is None:
             self._plan.gone(key)
             self._tell(key, readable=True)

@@ -123,6 +123,11 @@ class FileLogReader:
                     "missing between two segments",
                 )
             )  # fmt: skip
+        known = (hole for hole in segment.holes if hole.first_no <= self.next_no <= hole.last_no)
+        hole = next(known, None)
+        if hole is not None:  # there is nothing to search for
+            self._position, self._segment = hole.offset, segment
+            return None
         if not wait:
             file = self._handles.reading(segment.path)
             offset, length, last_no = _stretch(self._log, segment, self.next_no)
@@ -204,12 +209,17 @@ def _unreadable(
 
 
 def _stretch(log: "FileLog", segment: Segment, msg_no: int) -> tuple[int, int, MsgNo]:
-    """Where a number is searched for, from one point to the next: byte, length and last number."""
+    """Where a number is searched for: byte, length and last number. From one point to the next, or
+    up to damage that is known."""
     start = segment.index.before_number(msg_no).position_bytes
     end = log.durable_end(segment)
     point = segment.index.after_position(start)
     if point is not None and point.position_bytes < end.position_bytes:
         end = point
+    for hole in segment.holes:
+        if hole.first_no > msg_no and start < hole.offset < end.position_bytes:
+            end = end._replace(msg_no=hole.first_no, position_bytes=hole.offset)
+            break
     return start, end.position_bytes - start, MsgNo(end.msg_no - 1)
 
 

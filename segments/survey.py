@@ -4,6 +4,8 @@ Recovery, `busnode log verify` and rebuilding an index are all this one walk.
 """
 
 import errno
+import os
+import posixpath
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -64,7 +66,17 @@ class Survey:
 class Window:
     """A stretch of a file in memory."""
 
-    __slots__ = ("base", "buffer", "file", "filled", "size_bytes", "tolerant", "view")
+    __slots__ = (
+        "base",
+        "buffer",
+        "declared_bytes",
+        "file",
+        "filled",
+        "size_bytes",
+        "tolerant",
+        "unreadable_at",
+        "view",
+    )
 
     def __init__(
         self, file: ReadFile, size_bytes: int, window_bytes: int, *, tolerant: bool = False
@@ -72,7 +84,9 @@ class Window:
         """A `tolerant` one has zeros where the disk cannot read, in place of raising."""
         self.tolerant = tolerant
         self.file = file
-        self.size_bytes = size_bytes
+        self.size_bytes = self.declared_bytes = size_bytes
+        self.unreadable_at: int | None = None
+        """The first byte of what is loaded that the disk could not read."""
         self.base = 0
         self.filled = 0
         self.buffer = bytearray(min(window_bytes, max(size_bytes, 1)))
@@ -86,9 +100,11 @@ class Window:
             self.view = memoryview(self.buffer)
         self.base = position
         self.filled = 0
+        self.unreadable_at = None
         while self.filled < wanted:
             count = self._read(self.view[self.filled : wanted], position + self.filled)
             if not count:
+                self.size_bytes = position + self.filled  # somebody has cut it
                 break
             self.filled += count
 
@@ -114,6 +130,8 @@ class Window:
                 if error.errno != errno.EIO:
                     raise
                 failed += 1
+                if self.unreadable_at is None:
+                    self.unreadable_at = position + at - len(page)
             page[:] = bytes(len(page))
         return len(view)
 
@@ -207,13 +225,18 @@ def _step_over(window: Window, at: int, key: LogKey, found: Survey, durable: Poi
     window.load(position, WINDOW_BYTES)
     window.load_record(0)
     reason = diagnose(window.view, 0, window.filled, key, found.next_no)
+    unreadable_at = window.unreadable_at
     following = _following(window, position, key, found.next_no)
+    behind = window.declared_bytes if following is None else following[0]
+    if unreadable_at is not None and unreadable_at < behind:
+        name = posixpath.basename(window.file.path)
+        reason = f"{name} cannot be read: {os.strerror(errno.EIO)} at byte {unreadable_at}"
     if following is not None:
         next_position, next_no = following
         _note(found, window, position, next_position - position, next_no, reason)
         found.end_bytes, found.next_no = next_position, next_no
         return True
-    left = window.size_bytes - position
+    left = window.declared_bytes - position  # also where it is cut: all up to there is missing
     if position < durable.position_bytes:
         # All of it was synced once, so it is damage and not a write that was cut off.
         known = min(durable.position_bytes - position, left)

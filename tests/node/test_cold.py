@@ -136,8 +136,7 @@ async def test_a_file_that_was_cut_is_a_gap(tmp_path: Path) -> None:
         (gap,) = journal.gaps
         assert gap.first_no > 10, "what is before the cut, up to the point before it, is there"
         assert gap.last_no == int(second[-24:-4]) - 1
-        assert Path(first).name in journal.gaps[0].reason
-        assert "the file ends at byte 300000" in journal.gaps[0].reason
+        assert "of which" in gap.reason, "it was looked at before it was told"
         assert (await client.barrier()) == []
 
 

@@ -438,6 +438,7 @@ def test_a_sector_that_cannot_be_read_costs_its_records_and_not_the_start() -> N
     assert log.committed_no == last_no
     (hole,) = log.holes()
     assert hole.offset <= disk.bad[1]
+    assert hole.reason.endswith(f"cannot be read: Input/output error at byte {disk.bad[1]}")
     assert 4096 <= hole.length < 4096 + 1000
     assert work_off(disk, log.mend(patches(damaged, log)))
     disk.bad = ("", 0, 0)
@@ -460,3 +461,22 @@ def test_the_store_in_memory_can_be_mended_too() -> None:
         work_off(SimDisk(), log.mend([Patch(hole, missing[:-1])]))
     assert work_off(SimDisk(), log.mend([Patch(hole, missing)]))
     assert read_ranges(log).spans == []
+
+
+@pytest.mark.parametrize("cut_at", [RECORDS_AT, RECORDS_AT + 300, RECORDS_AT + 1000])
+def test_a_file_that_is_cut_while_it_is_in_use_is_examined_and_mended(cut_at: int) -> None:
+    damaged = Damaged()
+    store = damaged.opened()
+    log = held(store)
+    segment = log.segments[0]
+    damaged.disk.truncate(segment.path, cut_at)
+    (hole,) = examined(log)
+    assert hole.last_no == segment.next_no - 1
+    for after_no in range(log.committed_no):
+        first_no = max(hole.first_no, after_no + 1)
+        spans = [(first_no, hole.last_no)] if after_no < hole.last_no else []
+        assert read_ranges(log, after_no).spans == spans
+    assert work_off(damaged.disk, log.mend(patches(damaged, log)))
+    assert read_ranges(log).records == damaged.records
+    store.close()
+    judge_whole(damaged)
