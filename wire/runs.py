@@ -118,7 +118,7 @@ def verify_runs(
         if (
             not 0 < count <= messages_max
             or flags not in flags_taken
-            or length < HEADER_BYTES + new_length
+            or length <= HEADER_BYTES + new_length
         ):
             raise _bad_batch(view, at)
         if digest(view[at + HASHED_BODY_AT : after]) != body_hash:
@@ -187,7 +187,7 @@ def _bad_batch(view: memoryview, at: int) -> BadBatch:
     return BadBatch(
         f"batch of {header.length} bytes with {header.count} messages, flags "
         f"{header.flags:#x} and a topic of {header.topic_bytes} bytes; expected 1 to "
-        f"{limits.BATCH_MESSAGES_MAX} messages, a scope, and a topic of 2 to 255 bytes inside it"
+        f"{limits.BATCH_MESSAGES_MAX} messages, a scope, a topic of 2 to 255 bytes and a body"
     )
 
 

@@ -223,6 +223,12 @@ def outcome(data: bytes) -> str | list[bytes]:
         return type(error).__name__
 
 
+def test_a_batch_without_a_body_is_refused() -> None:
+    """Its messages would be none, and a log takes such a record for damage."""
+    with pytest.raises(BadBatch, match="body"):
+        verified(batch("/a", body=b"", count=1))
+
+
 def test_every_flipped_bit_of_a_published_batch_is_found_or_is_stamped_over() -> None:
     found: dict[str, set[int]] = {}
     for bit in range(len(SMALL) * 8):
@@ -240,7 +246,7 @@ def test_every_flipped_bit_of_a_published_batch_is_found_or_is_stamped_over() ->
     assert found["BadVersion"] == {5}
     assert found["FrameTooLarge"] <= {2, 3, 4}
     assert found["BadFrame"] <= {0, 4, 6, 7}
-    assert found["BadBatch"] <= {48, 49, 50, 51, 52, 53}
+    assert found["BadBatch"] <= {0, 48, 49, 50, 51, 52, 53}
     assert found["BadHash"] >= {*range(40, 48), *range(54, len(SMALL))}
     assert set(found) == {"BadVersion", "FrameTooLarge", "BadFrame", "BadBatch", "BadHash"}
 
@@ -310,9 +316,9 @@ def test_a_topic_of_less_than_two_bytes_is_a_bad_batch() -> None:
 
 
 def test_a_topic_that_reaches_beyond_its_frame_is_a_bad_batch() -> None:
-    bare = batch("/abc", body=b"")
+    bare = batch("/abc", body=b"x")
     assert verified(bare)[2] == len(bare)
-    for length in (5, 255):
+    for length in (5, 6, 255):
         error = refused(resealed_batch(patched(bare, 53, bytes([length]))))
         assert type(error) is BadBatch
         assert f"a topic of {length} bytes" in error.text
