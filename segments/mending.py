@@ -143,9 +143,13 @@ def _rewrite(
             yield Sync(new)
         finally:
             new.close()
-        end = Point(old.next_no, old.size_bytes + shift, old.utc_us_max, old.stored_us)
+        # What is put into an empty segment lies behind where it ended.
+        next_no = max(old.next_no, *(ends[patch.hole.first_no] + 1 for patch in patches))
+        end = Point(next_no, old.size_bytes + shift, old.utc_us_max, old.stored_us)
         found = yield from _read_again(log, files, scratch, old.first_no, end)
         segment = _segment(old.path, old.first_no, old.created_us, found, end)
+        if old.torn is not None:
+            segment.torn = replace(old.torn, offset=old.torn.offset + shift)
         _check(segment, ends)
         if not log.holds(old):
             return []
@@ -247,10 +251,12 @@ def _copy(
 def _read_again(
     log: "FileLog", files: Files, path: str, first_no: MsgNo, end: Point
 ) -> Steps[Survey]:
+    """Up to where it must end: what lies behind that was never part of it."""
     file = files.open(path)
     try:
         begun = Scanned(RECORDS_AT, first_no, 0)
-        return (yield from survey_steps(file, file.size_bytes(), log.key, begun, end))
+        size_bytes = min(end.position_bytes, file.size_bytes())
+        return (yield from survey_steps(file, size_bytes, log.key, begun, end))
     finally:
         file.close()
 
@@ -269,7 +275,6 @@ def _segment(path: str, first_no: MsgNo, created_us: int, found: Survey, end: Po
     segment.index = Index(points)
     segment.utc_us_max = max(found.utc_us_max, end.utc_us_max)
     segment.stored_us = end.stored_us
-    segment.torn = found.torn
     return segment
 
 

@@ -215,6 +215,54 @@ def test_the_segment_that_is_written_to_is_mended_once_it_is_durable() -> None:
     judge_whole(damaged)
 
 
+def test_what_a_copy_never_synced_stays_no_part_of_a_segment_that_is_mended() -> None:
+    """A disk failed it once: behind its end there are records that stand in the next file too."""
+    damaged = Damaged(options=StoreOptions())
+    store = damaged.opened()
+    log = held(store)
+    damaged.write(log, 2, 1)
+    trio.run(store.commit)
+    written = int(log.next_no)
+    write_numbered(log, 2, 3, size_bytes=60)
+    log.poison("the sync of these has failed")
+    log.take_up_again()
+    assert log.next_no == written
+    damaged.write(log, 2, 3, 1)
+    trio.run(store.commit)
+    old = log.segments[-2]
+    before_bytes = damaged.disk.open(old.path).size_bytes()
+    damaged.disk.flip_bit(old.path, RECORDS_AT + 100, 2)
+    assert [hole.first_no for hole in examined(log)] == [damaged.last_no + 1]
+    assert work_off(damaged.disk, log.mend(patches(damaged, log)))
+    mended = log.segments[-2]
+    assert (mended.size_bytes, mended.next_no) == (old.size_bytes, old.next_no)
+    assert read_ranges(log).records == damaged.records
+    assert damaged.disk.open(mended.path).size_bytes() == before_bytes, "nothing was removed"
+    store.close()
+    store = damaged.opened()
+    assert read_ranges(held(store)).records == damaged.records
+    store.close()
+
+
+def test_an_empty_segment_before_a_missing_one_is_filled() -> None:
+    damaged = Damaged()
+    store = damaged.opened()
+    first, second = held(store).segments[:2]
+    store.close()
+    damaged.disk.remove(index_path(first.path))
+    damaged.disk.truncate(first.path, RECORDS_AT)
+    store = damaged.opened()
+    log = held(store)
+    assert log.segments[0].empty
+    (hole,) = log.holes()
+    assert (hole.first_no, hole.last_no) == (1, second.first_no - 1)
+    assert work_off(damaged.disk, log.mend(patches(damaged, log)))
+    assert log.holes() == []
+    assert read_ranges(log).records == damaged.records
+    store.close()
+    judge_whole(damaged)
+
+
 def test_records_that_are_not_those_that_are_missing_change_nothing() -> None:
     damaged = Damaged()
     damaged.flip(4)
