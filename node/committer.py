@@ -102,11 +102,14 @@ class Committer:
             listener.pump()
 
     def _give_up(self, log: Log) -> None:
-        if log not in self.poisoned:
+        why = log.poisoned
+        if why is None:
+            why = "a copy was taken up again"  # since then; what was lost stays lost
+        elif log not in self.poisoned:
             self.poisoned[log] = None
-            self._tell_of(LOG_POISONED, log=log.log_id, error=log.poisoned)
+            self._tell_of(LOG_POISONED, log=log.log_id, error=why)
             self.on_lost(log)
-        text = f"nothing was acknowledged: {log.poisoned}"
+        text = f"nothing was acknowledged: {why}"
         self._receipts.refuse(log, Unavailable(text, retry_after_s=0.0))
 
     def _tell(self, log: Log) -> list[Listener]:

@@ -107,6 +107,7 @@ class Handles:
             if file is not None:
                 file.close()
             self._reading.pop(path, None)
+            self._failed.pop(path, None)
 
     def close(self) -> None:
         self.forget(list(self._appending))

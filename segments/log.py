@@ -212,6 +212,7 @@ class FileLog:
             last.pending = []
             self._write_index(last, [last.end])
         self._unnamed = False
+        self._pending.logs.pop(self, None)
         self.next_no = MsgNo(self.committed_no + 1)
         self.poisoned = None
 

@@ -1016,6 +1016,46 @@ def test_what_a_copy_never_synced_is_not_missed_where_it_was_sent_again(tmp_path
     assert [log.holes for log in verify_directory(files, str(tmp_path))] == [[]]
 
 
+def test_a_copy_that_goes_on_before_the_next_commit_has_nothing_for_it() -> None:
+    """A commit that hangs at another log's file keeps the next one from hearing of the failure."""
+    disk = SimDisk()
+    store = open_store(disk)
+    log = store.create(COPY)
+
+    async def main() -> None:
+        write_numbered(log, 3, size_bytes=60)
+        disk.arm(DiskFault.APPEND_EIO, is_segment)
+        with pytest.raises(LogPoisoned):
+            write_numbered(log, 3, size_bytes=60)
+        log.take_up_again()
+        nothing = await store.commit()
+        assert (nothing.logs, nothing.poisoned) == ([], [])
+        write_numbered(log, 3, size_bytes=60)
+        assert (await store.commit()).logs == [log]
+
+    trio.run(main)
+    assert log.committed_no == 3
+
+
+def test_a_copy_goes_on_in_a_file_whose_name_another_had_that_could_not_be_synced() -> None:
+    """Where all open files wait for a commit one is synced on the spot; that may fail."""
+    disk = SimDisk()
+    store = open_store(disk, StoreOptions(open_files_max=1))
+    log, other = store.create(COPY), store.create(PRESSURE._replace(broker_id=COPY.broker_id))
+
+    async def main() -> None:
+        write_numbered(log, 3, size_bytes=60)
+        disk.arm(DiskFault.SYNC_EIO, is_segment)
+        write_numbered(other, 3, size_bytes=60)
+        assert (await store.commit()).poisoned == [log]
+        log.take_up_again()
+        write_numbered(log, 3, size_bytes=60)
+        assert (await store.commit()).logs == [log]
+
+    trio.run(main)
+    assert log.committed_no == 3
+
+
 def test_the_limit_of_log_numbers_fits_the_file_name() -> None:
     assert len(str(file_store.LOG_NO_MAX)) == 8
 
