@@ -105,10 +105,15 @@ class Repairing:
             return
         await stream.answered(message)
         if self.streams.get(push) is stream and stream.progress.in_force:
-            self.repaired += 1
-            self._tell(REPAIR_DONE, of=message.broker_id.hex(), at=link.name)
-            self._made[push] = self._holdings[self._me][push.broker_id]
-            self._end(push)
+            self._done(push)
+
+    def _done(self, push: Push) -> None:
+        self.repaired += 1
+        at = self.streams[push].link.name
+        self._tell(REPAIR_DONE, of=push.broker_id.hex(), at=at)
+        # It may have expired meanwhile.
+        self._made[push] = self._holdings[self._me].get(push.broker_id, Held())
+        self._end(push)
 
     def is_written(self, broker_id: BrokerId, by_other_than: BrokerId | None) -> bool:
         """Whether another node than this one writes logs of that incarnation now."""
@@ -149,6 +154,9 @@ class Repairing:
 
     def _look(self) -> None:
         now = self._clock.monotonic()
+        # One that turned out to lack only what nobody has may have nothing more to answer.
+        for push in [p for p, stream in self.streams.items() if stream.progress.in_force]:
+            self._done(push)
         for push in [p for p, stream in self.streams.items() if stream.progress.is_silent(now)]:
             self._stop(push, f"silent for {SILENT_S:g} s")
         live = {self._me, *self._links}

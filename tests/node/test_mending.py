@@ -7,6 +7,7 @@ import pytest
 import trio
 
 from busnode.client import Bus, Gap
+from busnode.replication.mending import HoleKey
 from busnode.segments.log import FileLog
 from busnode.segments.segment import index_path
 from busnode.segments.steps import work_off
@@ -15,7 +16,7 @@ from busnode.segments.verification import verify_directory
 from busnode.testing.sim import DiskFault, SimDisk
 from busnode.wire.control import Damaged
 from busnode.wire.frames import HEADER_BYTES
-from busnode.wire.ids import LogId, Topic
+from busnode.wire.ids import LogId, MsgNo, Topic
 from busnode.world.files import read_whole
 from busnode.world.network import Address
 
@@ -274,3 +275,31 @@ def test_complaints_without_a_cause_change_nothing() -> None:
         await trio.sleep(1)
         assert damage(cluster["a"]) == []
         assert mending.mended == 0
+
+
+def test_a_repair_ends_also_where_the_end_of_a_log_is_damaged() -> None:
+    @on_cluster(0, "a", "b", "c", repair_after_s=5.0)
+    async def _(cluster: SimulatedCluster) -> None:
+        log_id = await filled(cluster, 20)
+        mirror = mirror_of(cluster, "a")
+        (other,) = (n for n in "bc" if n != mirror.name)
+        flip(mirror, log_id, 20)
+        log = mirror.node.store.get(log_id)
+        assert log is not None
+        await cluster["a"].kill()
+        repairing = mirror.node.peers.repairing
+
+        def is_copied() -> bool:
+            copy = cluster[other].node.store.get(log_id)
+            return copy is not None and copy.committed_no == 19
+
+        await cluster.until(is_copied, "all that can be read")
+        await cluster.until(lambda: repairing.repaired >= 1, "the end of the repair")
+        # Again, when the other one has all but that: it has nothing to answer to.
+        repaired = repairing.repaired
+        cluster.network.partition(mirror.name, other)
+        await cluster.until(lambda: not mirror.node.peers.links, "no link")
+        mirror.node.peers.mending._plan.gone(HoleKey(log_id, MsgNo(20)))  # as if just found
+        cluster.network.heal(mirror.name, other)
+        await cluster.until(lambda: repairing.repaired > repaired, "the end of the second")
+        assert not repairing.streams
