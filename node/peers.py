@@ -413,13 +413,21 @@ class Peers:
             if not 1 <= first_no <= end_no + 1 <= U64_MAX or len(link.logs) >= LOGS_OF_PEER_MAX:
                 raise BadFrame(f"{len(link.logs)} logs, and one from {first_no} to {end_no}")
             if self.is_own(broker_id):
-                # Who reads it here already goes on when it was completed.
                 if self._is_behind(log_id, end_no):
                     self.logs.reaches(link, log_id, first_no, end_no)
+                    self._own_reaches(log_id, first_no, end_no)
                 continue
             self.logs.reaches(link, log_id, first_no, end_no)
             for listener in route.clients:
                 readings[listener].reaches(log_id, first_no, end_no)
+
+    def _own_reaches(self, log_id: LogId, first_no: int, end_no: int) -> None:
+        """Somebody, perhaps we, has more of a log of ours that is finished. Who fetches it goes on;
+        who reads it here does so when it was completed."""
+        for listener in self.router.route(log_id.topic.encode()).clients:
+            reading = self.subscriptions.readings[listener]
+            if log_id in reading.cursors:
+                reading.reaches(log_id, first_no, end_no)
 
     def _is_behind(self, log_id: LogId, end_no: int) -> bool:
         """Whether another node has more of a log of ours that is finished: a mirror may have synced
@@ -452,7 +460,8 @@ class Peers:
         readings = self.subscriptions.readings
         for log in logs:
             if self.is_own(log.log_id.broker_id):
-                continue  # an old log of ours that somebody has completed: it is read here
+                self._own_reaches(log.log_id, log.first_no, log.committed_no)
+                continue
             self._moved[log] = None
             for listener in self.router.route(log.log_id.topic.encode()).clients:
                 readings[listener].reaches(log.log_id, log.first_no, log.committed_no)

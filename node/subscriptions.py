@@ -227,6 +227,7 @@ class Subscriptions:
         self.readings[subscription] = reading
         await self._cluster.want(subscription.pattern)
         position = dict(given)
+        elsewhere: list[Log] = []
         for logs in self._router.look_through(subscription.pattern):
             steps += 1 + len(logs) * (STEPS_BY_TIME if isinstance(start, int) else 1)
             if steps >= STEPS_BEFORE_YIELD:
@@ -234,12 +235,12 @@ class Subscriptions:
                 self._check_places(mine)
                 await trio.lowlevel.checkpoint()
             for log in logs:
-                own = self._cluster.is_own(log.log_id.broker_id)
-                if not own or self._cluster.is_longer_elsewhere(log):
+                if not self._cluster.is_own(log.log_id.broker_id):
                     continue  # this copy is one of the places from which it is fetched
-                if log.log_id not in subscription.cursors:
-                    after_no = _place(log, start, given)
-                    position[log.log_id] = after_no
+                if self._cluster.is_longer_elsewhere(log):
+                    elsewhere.append(log)
+                elif log.log_id not in subscription.cursors:
+                    position[log.log_id] = after_no = _place(log, start, given)
                     subscription.read(log, after_no)
         for log_id, first_no, end_no in self._cluster.remote_logs(subscription.pattern):
             steps += 1
@@ -247,7 +248,12 @@ class Subscriptions:
                 steps = 0
                 self._check_places(mine)
                 await trio.lowlevel.checkpoint()
-            reading.take_up(log_id, first_no, end_no)
+            if log_id not in subscription.cursors:  # else it got longer elsewhere meanwhile
+                reading.take_up(log_id, first_no, end_no)
+        for log in elsewhere:
+            if log.log_id not in reading.cursors:  # it was completed here meanwhile
+                position[log.log_id] = after_no = _place(log, start, given)
+                subscription.read(log, after_no)
         with trio.move_on_after(PLACING_S):
             await reading.begin()
         position.update(reading.position())
