@@ -44,6 +44,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "events": ("busnode.node.cli_events:events", "Print what happens in the cluster."),
     "cursor": ("busnode.node.cli_cursor:cursor", "Look at and move the cursors in a file."),
     "bench": ("busnode.node.cli_bench:bench", "Measure how fast this machine is."),
+    "sim": ("busnode.node.cli_sim:sim", "Run a simulated cluster under faults, from a seed."),
     "log": ("busnode.node.cli_log:log", "Look into a node's logs on disk, with the node down."),
     "doctor": ("busnode.node.cli_doctor:doctor", "Say what is wrong and what to do."),
     "explain": ("busnode.node.cli_explain:explain", "Say what an error code means."),

@@ -41,6 +41,7 @@ class SimDisk:
         self._tree = Tree(Directory(self._clock.utc_us()))
         self._journal = Journal()
         self._boot = Boot()
+        self._failed_syncs = 0
         self.capacity_bytes = capacity_bytes
         """All files together; None is without end. An append beyond it is short: ENOSPC."""
         self.on_gone: Callable[[str, File, int, File | None], None] = _nobody
@@ -53,6 +54,11 @@ class SimDisk:
     def faults(self) -> Counter[DiskFault]:
         """How often each kind of fault has struck."""
         return self._plan.counts
+
+    @property
+    def has_doubts(self) -> bool:
+        """Whether a sync has failed since the power was last lost: what it was for is in doubt."""
+        return self.faults[DiskFault.SYNC_EIO] > self._failed_syncs
 
     @property
     def odds(self) -> DiskFaults:
@@ -135,6 +141,7 @@ class SimDisk:
     def power_loss(self) -> None:
         """The machine stops, and comes back with what its disk then holds."""
         self.faults[DiskFault.POWER_LOSS] += 1
+        self._failed_syncs = self.faults[DiskFault.SYNC_EIO]
         self._restart()
         self._journal.power_loss(self._plan)
         for inode in self._tree.inodes(durable=True):

@@ -122,7 +122,8 @@ class _Run:
         cluster = stage.cluster
         story = Story(stage.history)
         try:
-            with trio.fail_after(RUN_S):
+            with trio.fail_after(RUN_S) as scope:
+                cluster.freezer.on_stuck = lambda: self._stuck(scope)
                 async with trio.open_nursery() as cluster.nursery:
                     await stage.begin(self._settings)
                     async with trio.open_nursery() as nursery:
@@ -142,6 +143,13 @@ class _Run:
             cluster.freezer.thaw_all()
             self.last_s = trio.current_time()
         return story
+
+    def _stuck(self, scope: trio.CancelScope) -> None:
+        stage = self._stage
+        text = "tasks go on and on, and time stands still"
+        stage.history.add(Unsettled(stage.now, text))
+        stage.cluster.freezer.thaw_all()
+        scope.cancel()
 
     async def _trouble(self) -> None:
         began = trio.current_time()
@@ -182,6 +190,10 @@ class _Run:
         for node in cluster.up:
             if not node.node.mirroring.in_force:
                 yield f"{node.name} has no mirror"
+            if node.node.receipts.waiting or any(
+                session.uncommitted_bytes for session in node.node.sessions.values()
+            ):
+                yield f"{node.name} still waits for something to be committed"
         yield from clients.lacking()
 
 

@@ -65,7 +65,15 @@ class Stage:
         disk.on_gone = gone
 
     async def start(self, node: SimulatedNode) -> None:
-        """Start it, again and again while its disk does not let it."""
+        """Start it, again and again while its disk does not let it.
+
+        After a sync has failed nobody knows what is on the platter, and the system, which shows it
+        all the same, says of the next sync that all is well. A person who knows of it does not
+        trust that memory: the machine is started anew, not the process alone.
+        """
+        if node.disk.has_doubts:
+            self.history.add(NodeDown(self.now, node.name, "its machine is started anew"))
+            node.disk.power_loss()
         while True:
             try:
                 await node.start()

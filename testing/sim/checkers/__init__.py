@@ -14,6 +14,7 @@ from busnode.testing.sim.checkers import (
     order,
     positions,
     queues,
+    repeats,
     requests,
 )
 from busnode.testing.sim.checkers.checker import CHECKERS, Story, Violation, judge
@@ -21,5 +22,5 @@ from busnode.testing.sim.checkers.checker import CHECKERS, Story, Violation, jud
 __all__ = [
     "CHECKERS", "Story", "Violation", "acked", "bodies", "committed", "crashes", "deletion",
     "gaps", "hop", "judge", "levels", "liveness", "memory", "order", "positions", "queues",
-    "requests",
+    "repeats", "requests",
 ]  # fmt: skip

@@ -1,7 +1,8 @@
 """Order: in one log a consumer gets number after number, with no hole and none twice.
 
 A number may be passed over where a GAP told so, and where its message has come before from another
-log: a publisher that got no ack sends again, perhaps elsewhere, and the library drops the repeat.
+log, in this session or an earlier one: a publisher that got no ack sends again, perhaps elsewhere,
+and the library drops the repeat.
 """
 
 from collections.abc import Iterator
@@ -12,19 +13,22 @@ from busnode.wire.ids import LogId
 
 
 class _Session:
-    def __init__(self, began: Began) -> None:
+    def __init__(self, began: Began, got: set[bytes]) -> None:
         self.next: dict[LogId, int] = {log_id: msg_no + 1 for log_id, msg_no in began.position}
         self.told: set[tuple[LogId, int]] = set()
-        self.got: set[bytes] = set()
+        self.got = got
 
 
 @checker("each log comes in order and without a hole")
 def check(story: Story) -> Found:
     sessions: dict[tuple[str, int], _Session] = {}
+    got: dict[str, set[bytes]] = {}
     for event in story.history.events:
         match event:
             case Began() if event.start != "queue":
-                sessions[event.consumer, event.session] = _Session(event)
+                sessions[event.consumer, event.session] = _Session(
+                    event, got.setdefault(event.consumer, set())
+                )
             case GapTold():
                 session = sessions.get((event.consumer, event.session))
                 if session is not None:

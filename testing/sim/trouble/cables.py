@@ -125,3 +125,22 @@ async def client_cut(fault: Fault) -> None:
     fault.begun(f"{client} {fault.entry.node}")
     await trio.sleep(fault.entry.lasts_s)
     stage.cluster.network.heal(client, fault.entry.node, fault.cause)
+
+
+@kind("client_captive")
+async def client_captive(fault: Fault) -> None:
+    """A client reaches one node and no other, and its connection to that one breaks: it comes back
+    to the same, with what was not acked."""
+    stage = fault.stage
+    network = stage.cluster.network
+    client = stage.entropy(fault.entry.number).choose(stage.clients)
+    others = [name for name in stage.names if name != fault.entry.node]
+    for other in others:
+        network.partition(client, other, fault.cause)
+        network.sever(client, other)
+    fault.begun(f"{client} {fault.entry.node}")
+    for _ in range(4):
+        await trio.sleep(fault.entry.lasts_s / 4)
+        network.sever(client, fault.entry.node)
+    for other in others:
+        network.heal(client, other, fault.cause)

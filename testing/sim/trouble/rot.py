@@ -77,8 +77,9 @@ def _flip_file(fault: Fault, which: Callable[[str], bool]) -> None:
     if not found:
         raise Skipped(f"{name} has no such file at rest")
     path, size_bytes = entropy.choose(found)
-    if not disk.exists(path):
-        raise Skipped(f"{path} is being done away with")
     offset = entropy.below(size_bytes)
-    disk.flip_bit(path, offset, entropy.below(8))
+    try:
+        disk.flip_bit(path, offset, entropy.below(8))
+    except (OSError, ValueError) as error:
+        raise Skipped(f"{path} is just being replaced") from error
     fault.begun(name, f"{path} at {offset}")
