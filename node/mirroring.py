@@ -197,16 +197,22 @@ class MirrorStream:
             self._ready.rotate(-1)
             log_id = cursor.log.log_id
             if isinstance(found, Hole):
-                # The next range begins behind it, and the copy has the same hole.
-                if self.progress.in_force and found.last_no > self.progress.safe_no(log_id):
-                    self.is_broken = True  # what waits for it must not be called mirrored
+                if self._breaks(cursor.log, found):
                     return None
                 if not self._waits_for(cursor, found):
+                    # The next range begins behind it, and the copy has the same hole.
                     self.progress.absent(log_id, found.first_no, found.last_no)
                 continue
             self.progress.sent(log_id, found.last_no, self._clock.monotonic())
             return self._piece(log_id, cursor, found)
         return None
+
+    def _breaks(self, log: Log, hole: Hole) -> bool:
+        """Whether acks wait for what is in a hole, or are about to: with the numbers behind it they
+        would be called mirrored."""
+        if self.progress.in_force or hole.last_no > log.committed_no:
+            self.is_broken |= hole.last_no > self.progress.safe_no(log.log_id)
+        return self.is_broken
 
     def _waits_for(self, cursor: MirrorCursor, hole: Hole) -> bool:
         """Whether a hole may be filled; then nothing of this log is sent before it is known."""
@@ -219,6 +225,8 @@ class MirrorStream:
     def _mended(self, cursor: MirrorCursor, hole: Hole, readable: bool) -> None:
         if readable:
             cursor.reader = cursor.log.reader(hole.first_no - 1, ahead=True)
+        elif self._breaks(cursor.log, hole):  # it may have come into force meanwhile
+            return
         else:
             self.progress.absent(cursor.log.log_id, hole.first_no, hole.last_no)
         self._ready.append(cursor)
@@ -364,8 +372,9 @@ class Mirroring:
             self.on_let_go()
 
     def refused(self, link: PeerLink) -> None:
-        """A node does not want to be our mirror."""
-        if link.broker_id in self.streams and not self.streams[link.broker_id].progress.in_force:
+        """A node does not want to be our mirror, unless it has begun: then what it refuses are the
+        logs of somebody else."""
+        if link.broker_id in self.streams and not self.streams[link.broker_id].has_begun:
             self._let_go[link.broker_id] = self._clock.monotonic()
             self._drop(link.broker_id, "it refuses")
             self._choose()

@@ -123,8 +123,9 @@ class Repairing:
 
     def refused(self, link: PeerLink) -> None:
         """A node does not take what it was offered: it is tried again in its time."""
-        for push in [each for each in self.streams if each.target == link.broker_id]:
-            self._stop(push, "it refuses")
+        for push, stream in list(self.streams.items()):
+            if push.target == link.broker_id and not stream.has_begun:
+                self._stop(push, "it refuses")
 
     async def run(self) -> None:
         while True:

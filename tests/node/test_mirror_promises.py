@@ -7,11 +7,12 @@ import trio
 
 import busnode
 from busnode.node.durable_positions import topic_of
+from busnode.segments.damage import Hole
 from busnode.segments.file_store import FileStore
 from busnode.testing.sim import SimDisk
 from busnode.testing.sim.directory import Directory, File
 from busnode.testing.sim.faults import DiskFaults
-from busnode.wire.ids import BrokerId, LogId, Topic
+from busnode.wire.ids import BrokerId, LogId, MsgNo, Topic
 from busnode.world.network import Address
 
 from ..segments.samples import StoppedClock, disk_with, read_ranges
@@ -297,3 +298,37 @@ async def _event(client: RawClient) -> Event:
             return await client.receive()
         except trio.TooSlowError:
             await client.barrier()
+
+
+def test_a_mirror_that_a_hole_keeps_from_what_acks_wait_for_is_none_any_more() -> None:
+    """Somebody was asked for it when the mirror was not in force yet, and nobody has it."""
+
+    @on_cluster(0, *NAMES)
+    async def _(cluster: SimulatedCluster) -> None:
+        await in_force(cluster, *NAMES)
+        node = cluster["a"].node
+        async with cluster.client("a", name="publisher") as bus:
+            for _ in range(3):
+                await bus.publish("/t", b"", persistent=True)
+            (stream,) = node.mirroring.streams.values()
+            cursor = stream._cursors[LogId(node.broker_id, Topic("/t"))]
+            stream._mended(cursor, Hole(MsgNo(4), MsgNo(5), "", 0, 0, "unreadable"), readable=False)
+            assert stream.is_broken
+            await cluster.until(lambda: stream not in node.mirroring.streams.values(), "it is gone")
+
+
+def test_who_refuses_another_nodes_logs_stays_a_mirror_of_ours() -> None:
+    @on_cluster(0, "a", catchup_rate=10_000)
+    async def _(cluster: SimulatedCluster) -> None:
+        node = cluster["a"].node
+        async with cluster.client("a", name="publisher") as bus:
+            for _ in range(10):
+                await bus.publish("/t", bytes(100_000), persistent=True)
+        await cluster.add("b")
+        await cluster.until(
+            lambda: any(each.has_begun for each in node.mirroring.streams.values()), "a mirror"
+        )
+        (stream,) = node.mirroring.streams.values()
+        assert not stream.progress.in_force
+        node.peers.mirror_refused(stream.link)
+        assert list(node.mirroring.streams.values()) == [stream]
