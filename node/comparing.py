@@ -19,7 +19,7 @@ from busnode.node.steps import carry_out
 from busnode.replication.comparison import Verdict, judge
 from busnode.replication.throttle import Throttle
 from busnode.segments.damage import Hole
-from busnode.segments.digest import digest_steps
+from busnode.segments.digest import digest_steps, next_steps
 from busnode.segments.store import Log, Store
 from busnode.wire.control import Compare, Compared, encode_trusted
 from busnode.wire.errors import StorageError
@@ -109,7 +109,7 @@ class Comparing:
     async def _compare(self, log: Log, link: PeerLink) -> None:
         after_no = log.first_no - 1
         while True:
-            found = log.reader(after_no).next_range(RANGE_BYTES)
+            found = await carry_out(self._files, next_steps(log.reader(after_no), RANGE_BYTES))
             if found is None:
                 return
             after_no = found.last_no

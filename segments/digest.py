@@ -10,8 +10,9 @@ from xxhash import xxh3_128
 
 from busnode.segments.mending import records_within
 from busnode.segments.records import LogKey, Scanned, scan
+from busnode.segments.damage import Hole
 from busnode.segments.steps import Fetch, Steps
-from busnode.segments.store import Log, Range
+from busnode.segments.store import Cold, Log, LogReader, Range
 from busnode.wire.ids import MsgNo
 
 STEP_BYTES: Final = 1024 * 1024
@@ -27,6 +28,14 @@ class Digested(NamedTuple):
     """A message that is here and not what was written."""
 
 
+def next_steps(reader: LogReader, bytes_max: int) -> Steps[Range | Hole | None]:
+    """What comes next; where it begins is looked for when that is in memory."""
+    while isinstance(found := reader.next_in_memory(bytes_max, 0), Cold):
+        yield Fetch(found.range.file, found.range.offset, found.range.length)
+        reader.fetched(found, None)
+    return found
+
+
 def digest_steps(log: Log, first_no: MsgNo, last_no: MsgNo) -> Steps[Digested]:
     """Read the records of a range that begins and ends with one. Raises OSError."""
     key = LogKey.of(log.log_id)
@@ -34,11 +43,11 @@ def digest_steps(log: Log, first_no: MsgNo, last_no: MsgNo) -> Steps[Digested]:
     reader = log.reader(first_no - 1)
     next_no, left_bytes = int(first_no), DIGESTED_BYTES_MAX
     while next_no <= last_no:
-        found = reader.next_range(STEP_BYTES)
+        found = yield from next_steps(reader, STEP_BYTES)
         if not isinstance(found, Range) or found.length > left_bytes:
             return Digested(b"")
         left_bytes -= found.length
-        yield Fetch(found.file, found.offset, found.length)
+        yield Fetch(found.file, found.offset, found.length)  # it may not be there any more
         data = bytearray(found.length)
         with memoryview(data) as view:
             found.file.read_into(view, found.offset)

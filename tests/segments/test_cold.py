@@ -8,12 +8,16 @@ import pytest
 import trio
 
 from busnode.segments.damage import Hole
+from busnode.segments.digest import digest_steps
 from busnode.segments.file_store import FileStore
 from busnode.segments.log import FileLog
+from busnode.segments.steps import Fetch
 from busnode.segments.store import Cold, LogReader, Range, StoreOptions
 from busnode.testing.sim.disk import SimDisk
 from busnode.testing.sim.faults import DiskFault, DiskFaults
+from busnode.testing.sim.handles import SimReadFile
 from busnode.testing.sim.simulation import simulate
+from busnode.wire.ids import MsgNo
 from busnode.world.files import ReadFile
 
 from .samples import (
@@ -220,3 +224,27 @@ def test_what_could_not_be_sent_is_fetched_before_anybody_is_promised_it(shelf: 
     assert cold.range.first_no == 1
     other = shelf.log.reader(shelf.log.segments[1].first_no - 1).next_in_memory(1, DATA_MAX)
     assert isinstance(other, Range), "it says nothing of other files"
+
+
+def test_comparing_reads_nothing_that_was_not_fetched_before(
+    shelf: Shelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetched: list[tuple[str, int, int]] = []
+    read_into = SimReadFile.read_into
+
+    def read(file: SimReadFile, view: memoryview, offset: int) -> int:
+        length = read_into(file, view, offset)
+        end = offset + length
+        assert any(p == file.path and a <= offset and end <= b for p, a, b in fetched), offset
+        return length
+
+    monkeypatch.setattr(SimReadFile, "read_into", read)
+    shelf.disk.odds = DiskFaults(read_cold=1.0)
+    steps = digest_steps(shelf.log, MsgNo(100), shelf.log.committed_no)
+    with pytest.raises(StopIteration) as end:
+        while True:
+            step = next(steps)
+            assert isinstance(step, Fetch)
+            fetched.append((step.file.path, step.offset, step.offset + step.length))
+    assert len(end.value.value.digest) == 16
+    assert fetched[0][1] > 0, "it begins in the middle"
