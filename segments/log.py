@@ -196,12 +196,17 @@ class FileLog:
             raise self._refusal()
         # Of the last file that has something durable, what lies behind that stays where it is:
         # recovery does not look behind the beginning of the next file. Files without are put aside,
-        # the last one first, so that a crash in between leaves no hole.
+        # the last one first, so that a crash in between leaves no hole. The commit of what comes
+        # next makes it durable; only between two it must be so at once, and nearly always there is
+        # one at most.
         try:
+            count = 0
             while self.segments and self.segments[-1].first_no > self.committed_no:
+                if count:
+                    self._files.sync_directory(self.directory)
                 self._put_aside(self.segments[-1].path)
                 self.segments.pop()
-            self._files.sync_directory(self.directory)
+                count += 1
         except OSError as error:
             raise LogPoisoned(f"log {self.log_id} cannot be taken up again: {error}") from error
         if self.segments:

@@ -6,7 +6,8 @@ point group `busnode.storage`. All are held to the same tests (tests/segments/st
 A store holds the logs of the running incarnation, of earlier ones, and copies of other nodes' logs.
 One task owns it. `append` only writes; `commit` makes durable all that was appended before it, and
 only then do readers see it. Opening a store, `commit`, `next_range`, `first_at` and `examine` may
-wait for a disk; nothing else does.
+wait for a disk, and so do `begin`, the first `create` of another node's incarnation, and `expire`
+where a log loses its last segment; nothing else does.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1056,6 +1056,23 @@ def test_a_copy_goes_on_in_a_file_whose_name_another_had_that_could_not_be_synce
     assert log.committed_no == 3
 
 
+def test_taking_a_copy_up_again_waits_for_no_disk() -> None:
+    """A full disk fails thousands of copies at once."""
+    disk = SimDisk()
+    store = open_store(disk)
+    log = store.create(COPY)
+
+    async def main() -> None:
+        await _fail_a_copy(disk, log, store, DiskFault.APPEND_ENOSPC)
+        disk.arm(DiskFault.SYNC_EIO, is_bucket)
+        log.take_up_again()
+        disk.disarm()
+        write_numbered(log, 3, size_bytes=60)
+        assert (await store.commit()).logs == [log]
+
+    trio.run(main)
+
+
 def test_the_limit_of_log_numbers_fits_the_file_name() -> None:
     assert len(str(file_store.LOG_NO_MAX)) == 8
 
