@@ -8,9 +8,9 @@ from typing import Final, NamedTuple
 
 from xxhash import xxh3_128
 
+from busnode.segments.damage import Hole
 from busnode.segments.mending import records_within
 from busnode.segments.records import LogKey, Scanned, scan
-from busnode.segments.damage import Hole
 from busnode.segments.steps import Fetch, Steps
 from busnode.segments.store import Cold, Log, LogReader, Range
 from busnode.wire.ids import MsgNo

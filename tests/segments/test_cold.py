@@ -11,7 +11,7 @@ from busnode.segments.damage import Hole
 from busnode.segments.digest import digest_steps
 from busnode.segments.file_store import FileStore
 from busnode.segments.log import FileLog
-from busnode.segments.steps import Fetch
+from busnode.segments.steps import Fetch, Step
 from busnode.segments.store import Cold, LogReader, Range, StoreOptions
 from busnode.testing.sim.disk import SimDisk
 from busnode.testing.sim.faults import DiskFault, DiskFaults
@@ -240,11 +240,14 @@ def test_comparing_reads_nothing_that_was_not_fetched_before(
 
     monkeypatch.setattr(SimReadFile, "read_into", read)
     shelf.disk.odds = DiskFaults(read_cold=1.0)
-    steps = digest_steps(shelf.log, MsgNo(100), shelf.log.committed_no)
-    with pytest.raises(StopIteration) as end:
-        while True:
-            step = next(steps)
-            assert isinstance(step, Fetch)
-            fetched.append((step.file.path, step.offset, step.offset + step.length))
-    assert len(end.value.value.digest) == 16
+    digests: list[bytes] = []
+
+    def steps() -> Iterator[Step]:
+        found = yield from digest_steps(shelf.log, MsgNo(100), shelf.log.committed_no)
+        digests.append(found.digest)
+
+    for step in steps():
+        assert isinstance(step, Fetch)
+        fetched.append((step.file.path, step.offset, step.offset + step.length))
+    assert [len(digest) for digest in digests] == [16]
     assert fetched[0][1] > 0, "it begins in the middle"
