@@ -1,8 +1,8 @@
 """Which incarnations are this node's own, who mirrors it, and how long copies are kept.
 
-It tells logs that this node wrote from copies that it holds for others. It lies beside them. Where
-the file is missing, all logs that are there count as its own: metadata is never a reason to lose
-data.
+It tells logs that this node wrote from copies that it holds for others. It lies beside them, in two
+files of which one suffices. Where both are missing or damaged, all logs that are there count as its
+own: metadata is never a reason to lose data.
 """
 
 import json
@@ -10,13 +10,18 @@ import math
 from collections.abc import Callable, Container, Iterable, Iterator
 from typing import Any, Final
 
+from xxhash import xxh3_64_hexdigest
+
 from busnode.segments.store import Store
 from busnode.wire.errors import StorageFailed
 from busnode.wire.ids import BROKER_ID_BYTES, BrokerId
 from busnode.wire.limits import MIB
+from busnode.wire.shapes import is_map
 from busnode.world.files import Files, read_whole, replace_whole
 
 FILE: Final = "incarnations.json"
+SECOND_FILE: Final = "incarnations.second.json"
+"""Who took copies for logs of its own would serve them as such: one bit must not be enough."""
 FILE_BYTES_MAX: Final = 16 * MIB
 
 REMEMBERED_MAX: Final = 1000
@@ -30,7 +35,7 @@ class Ownership:
     def __init__(self, files: Files | None, directory: str, store: Store) -> None:
         """StorageFailed when the file is there and the disk does not give it."""
         self._files = files
-        self._path = f"{directory}/{FILE}"
+        self._paths = [f"{directory}/{name}" for name in (SECOND_FILE, FILE)]
         there = {log.log_id.broker_id for log in store.logs()}
         table = self._read()
         kept = _own(table)
@@ -75,29 +80,63 @@ class Ownership:
             self.retain_s = kept
 
     def _read(self) -> Any:
-        if self._files is None or not self._files.exists(self._path):
-            return None
+        """The table that was written last, or None. Each write goes to both files before anything
+        is done under it, so that any good one says all that counts."""
+        tables: list[dict[str, Any]] = []
+        failure: OSError | None = None
+        for path in self._paths if self._files is not None else ():
+            try:
+                tables += self._read_one(path)
+            except OSError as error:
+                failure = error
+        if not tables and failure is not None:
+            raise StorageFailed(f"cannot read {self._paths[-1]}: {failure}") from failure
+        table = max(tables, key=_version, default=None)
+        self._version = 0 if table is None else _version(table)
+        return table
+
+    def _read_one(self, path: str) -> list[dict[str, Any]]:
+        """What a file says, if it is there and good."""
+        assert self._files is not None
+        if not self._files.exists(path):
+            return []
         try:
-            return json.loads(read_whole(self._files, self._path, FILE_BYTES_MAX))
+            table = json.loads(read_whole(self._files, path, FILE_BYTES_MAX))
         except (ValueError, RecursionError):
-            return None
-        except OSError as error:
-            raise StorageFailed(f"cannot read {self._path}: {error}") from error
+            return []
+        if not is_map(table) or _own(table) is None:
+            return []
+        said = {key: value for key, value in table.items() if key != "hash"}
+        is_old = "hash" not in table and "version" not in table  # of before there were two files
+        return [said] if is_old or table.get("hash") == _hash(said) else []
 
     def _write(
         self, own: Iterable[BrokerId], mirrors: list[str], retain_s: dict[BrokerId, float]
     ) -> None:
         if self._files is None:
             return
-        table = {
+        self._version += 1
+        table: dict[str, Any] = {
+            "version": self._version,
             "own": [each.hex() for each in own],
             "mirrors": mirrors,
             "retain_s": {each.hex(): age_s for each, age_s in retain_s.items()},
         }
         try:
-            replace_whole(self._files, self._path, json.dumps(table).encode())
+            for path in self._paths:
+                whole = {**table, "hash": _hash(table)}
+                replace_whole(self._files, path, json.dumps(whole).encode())
         except OSError as error:
-            raise StorageFailed(f"cannot write {self._path}: {error}") from error
+            raise StorageFailed(f"cannot write {self._paths[-1]}: {error}") from error
+
+
+def _hash(table: object) -> str:
+    return xxh3_64_hexdigest(json.dumps(table, sort_keys=True).encode())
+
+
+def _version(table: dict[str, Any]) -> int:
+    version = table.get("version", 0)
+    return version if isinstance(version, int) else 0
 
 
 def _own(table: Any) -> list[BrokerId] | None:

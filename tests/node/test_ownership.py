@@ -5,7 +5,7 @@ import json
 import pytest
 import trio
 
-from busnode.node.ownership import FILE, Ownership
+from busnode.node.ownership import FILE, SECOND_FILE, Ownership
 from busnode.segments.file_store import FileStore
 from busnode.segments.memory_store import MemoryStore
 from busnode.segments.store import Store
@@ -20,6 +20,7 @@ from .simulated_cluster import SimulatedCluster, on_cluster
 
 DIRECTORY = "/data"
 PATH = f"{DIRECTORY}/{FILE}"
+PATHS = [PATH, f"{DIRECTORY}/{SECOND_FILE}"]
 OWN, OLDER, FOREIGN = (BrokerId(bytes([n]) * 16) for n in (1, 2, 3))
 
 WRITING = pytest.mark.parametrize(
@@ -32,7 +33,7 @@ WRITING = pytest.mark.parametrize(
 
 
 def is_the_file(path: str) -> bool:
-    return path.startswith(PATH)
+    return any(path.startswith(each) for each in PATHS)
 
 
 @pytest.fixture
@@ -56,13 +57,14 @@ def kept(disk: SimDisk) -> dict[str, list[str]]:
     return json.loads(read_whole(disk, PATH, 1 << 20))  # type: ignore[no-any-return]
 
 
-def overwrite(disk: SimDisk, data: bytes) -> None:
-    if disk.exists(PATH):
-        disk.remove(PATH)
-    file = disk.append_to(PATH)
-    file.append(data)
-    file.sync()
-    file.close()
+def overwrite(disk: SimDisk, data: bytes, paths: list[str] = PATHS) -> None:
+    for path in paths:
+        if disk.exists(path):
+            disk.remove(path)
+        file = disk.append_to(path)
+        file.append(data)
+        file.sync()
+        file.close()
 
 
 def begun(disk: SimDisk, store: Store) -> Ownership:
@@ -112,7 +114,8 @@ def test_the_same_mirrors_are_not_written_again(disk: SimDisk, store: Store) -> 
 
 def test_where_the_file_is_missing_all_logs_are_own_ones(disk: SimDisk, store: Store) -> None:
     begun(disk, store)
-    disk.remove(PATH)
+    for path in PATHS:
+        disk.remove(path)
     again = Ownership(disk, DIRECTORY, store)
     assert all(each in again for each in (OWN, OLDER, FOREIGN))
     assert again.mirrors == []
@@ -148,12 +151,48 @@ def test_where_the_file_is_cut_anywhere_nothing_own_is_taken_for_a_copy(
         assert OLDER in again, end
 
 
+@pytest.mark.parametrize("path", PATHS)
+def test_one_of_its_two_files_suffices_whatever_has_become_of_the_other(
+    disk: SimDisk, store: Store, path: str
+) -> None:
+    begun(disk, store).mirrored_by(["b"])
+
+    def check() -> None:
+        again = Ownership(disk, DIRECTORY, store)
+        assert [each in again for each in (OWN, OLDER, FOREIGN)] == [True, True, False]
+        assert again.mirrors == ["b"]
+
+    whole = read_whole(disk, path, 1 << 20)
+    for place in range(len(whole)):
+        for bit in range(8):
+            flipped = bytearray(whole)
+            flipped[place] ^= 1 << bit
+            overwrite(disk, bytes(flipped), [path])
+            check()
+        overwrite(disk, whole[:place], [path])
+        check()
+    disk.remove(path)
+    check()
+    overwrite(disk, whole, [path])
+    disk.arm(DiskFault.READ_EIO, lambda each: each == path)
+    check()
+
+
+def test_of_two_files_the_one_that_was_written_last_counts(disk: SimDisk, store: Store) -> None:
+    ownership = begun(disk, store)
+    for place in (0, 1):
+        disk.arm(DiskFault.ENTRY_EIO, lambda each: each.startswith(PATH))
+        with pytest.raises(StorageFailed):
+            ownership.mirrored_by([f"b{place}"])
+        assert Ownership(disk, DIRECTORY, store).mirrors == [f"b{place}"]
+
+
 def test_a_file_that_cannot_be_read_is_not_taken_for_a_damaged_one(
     disk: SimDisk, store: Store
 ) -> None:
     """What it says is true and may be readable again: to begin anew would make copies own ones."""
     begun(disk, store)
-    disk.arm(DiskFault.READ_EIO, is_the_file)
+    disk.arm(DiskFault.READ_EIO, is_the_file, count=2)
     with pytest.raises(StorageFailed):
         Ownership(disk, DIRECTORY, store)
     assert FOREIGN not in Ownership(disk, DIRECTORY, store)
