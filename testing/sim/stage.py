@@ -4,7 +4,7 @@ Faults act through it, and it knows what may be destroyed: nothing of which no o
 whole copy.
 """
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -43,6 +43,7 @@ class Stage:
         self.wrote: dict[bytes, str] = {}
         """Which node an incarnation belongs to."""
         self._busy: dict[str, None] = {}
+        self._destroyed: dict[tuple[LogId, int], dict[str, None]] = {}
         cluster.on_crash = self._crashed
 
     # Nodes ----------------------------------------------------------------------------------------
@@ -117,6 +118,17 @@ class Stage:
         """Whose disks have a message for sure."""
         found = (name for name, each in self.platters.items() if each.holds(log_id, msg_no))
         return tuple(found)
+
+    def had(self, log_id: LogId, msg_no: int) -> tuple[str, ...]:
+        """Whose disks have a message for sure, or had it until a fault took it from them: its ack
+        may have been on its way then."""
+        taken = self._destroyed.get((log_id, msg_no), {})
+        return tuple(dict.fromkeys((*self.holders(log_id, msg_no), *taken)))
+
+    def destroys(self, name: str, log_id: LogId, numbers: Iterable[int]) -> None:
+        """A fault is about to take messages from a disk."""
+        for number in numbers:
+            self._destroyed.setdefault((log_id, number), {})[name] = None
 
     def others(self, name: str) -> list[Platter]:
         """The disks of all other nodes that stay."""

@@ -99,6 +99,8 @@ async def wiped_disk(fault: Fault) -> None:
         await node.kill()
         disk = SimDisk(f"{stage.seed}/{node.name}/{fault.entry.number}", clock=node.clock)
         if stage.spares(node.name) is None:
+            for log_id, numbers in stage.platters[node.name].contents().items():
+                stage.destroys(node.name, log_id, numbers)
             stage.take_disk(node, disk)
         await trio.sleep(fault.entry.lasts_s)
         await stage.start(node)

@@ -32,8 +32,10 @@ def _flip_record(fault: Fault, of: Callable[[BrokerId], bool]) -> None:
         raise Skipped(f"{name} has no such record of which there is another copy")
     broker_id, path, _, record = entropy.choose(spare)
     offset = record.offset + entropy.below(record.length)
+    log_id = LogId(broker_id, Topic(record.topic))
+    stage.destroys(name, log_id, range(record.first_no, record.last_no + 1))
     stage.cluster[name].disk.flip_bit(path, offset, entropy.below(8))
-    fault.begun(name, f"{LogId(broker_id, Topic(record.topic))} {record.first_no} at {offset}")
+    fault.begun(name, f"{log_id} {record.first_no} at {offset}")
 
 
 def _records(

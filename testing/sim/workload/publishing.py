@@ -93,7 +93,7 @@ class Publisher:
 
     def _acked(self, bus: Bus, payload: bytes, log_id: LogId, msg_no: int, level: str) -> None:
         stage = self._stage
-        safe_at = stage.holders(log_id, msg_no)
+        safe_at = stage.had(log_id, msg_no)
         connections = bus.statistics().connections
         stage.history.add(
             Acked(stage.now, self.name, payload, log_id, msg_no, level, safe_at, connections)
