@@ -284,8 +284,16 @@ def _walk(
     place = _Place(*begin(segment.index)[1::-1])
     damage: _Place | None = None
     examined = False
-    while place.position_bytes < end.position_bytes:
+    while True:
         position, number = place
+        if position >= end.position_bytes:
+            if place == (end.position_bytes, end.msg_no) or examined:
+                break
+            # A length, which no hash covers, has led behind the end.
+            log.survey_again(segment)
+            examined = True
+            place, damage = _Place(*begin(segment.index)[1::-1]), None
+            continue
         hole = next((h for h in segment.holes if (h.offset, h.first_no) == place), None)
         if hole is not None:
             damage = damage or place
