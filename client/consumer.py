@@ -140,6 +140,7 @@ class Consumer(ABC):
             self._report_dropped()
             entry = self._inbox.next_entry()
             if entry is None:
+                self._return_credit()  # of what was passed over
                 await self._wait()
             elif isinstance(entry, Gap):
                 self._gaps += 1

@@ -104,6 +104,8 @@ class Inbox:
         self.received_messages = 0
         self._cursors = cursors
         self._returnable_bytes = 0
+        self._withheld = False
+        """Whether what was held when the subscription began anew is not done yet."""
         self._notices = 0
         self._seen = Deduplication()
         """Of what has come."""
@@ -279,7 +281,11 @@ class Inbox:
 
     def _finished(self, size: int) -> None:
         self.held_bytes -= size
-        self._returnable_bytes += size
+        if not self._withheld:
+            self._returnable_bytes += size
+        elif not self.held_bytes:
+            self._withheld = False
+            self._returnable_bytes = self.credit_bytes
 
     # Credit ---------------------------------------------------------------------------------------
 
@@ -291,6 +297,9 @@ class Inbox:
         return returned
 
     def credit_to_begin(self) -> int:
-        """What a new subscription begins with: all but what is still held here."""
+        """What a new subscription begins with: all but what is still held here. In a queue group
+        credit that is returned says what is done, from the front of what this home has sent: so it
+        gets none for what another one has sent, and all when that is done."""
         self._returnable_bytes = 0
-        return max(0, self.credit_bytes - self.held_bytes)
+        self._withheld = bool(self.held_bytes) and not self._cursors
+        return 0 if self._withheld else max(0, self.credit_bytes - self.held_bytes)

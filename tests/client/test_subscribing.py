@@ -447,6 +447,41 @@ async def test_repeats_return_their_credit_without_the_consumer() -> None:
 
 
 @on_both_loops
+async def test_what_is_passed_over_returns_its_credit_while_the_consumer_waits_for_more() -> None:
+    """Else a node that has used up all credit for it would never send what comes behind."""
+    flags = Flags.PERSISTENT | Flags.LOCAL
+    async with (
+        subscribed(start="earliest", credit_bytes=14_000) as (_, messages, peer, _, _),
+        anyio.create_task_group() as tasks,
+    ):
+        tasks.start_soon(anext, messages)
+        for_others = (record(n, [bytes(1000)], flags=flags) for n in range(1, 14))
+        await peer.send(*(chunk(1, each, remote=True) for each in for_others))
+        with anyio.fail_after(5):
+            assert (await peer.expect(control.Credit)).credit_bytes >= 3500
+        tasks.cancel_scope.cancel()
+
+
+@on_both_loops
+async def test_a_member_gives_a_new_home_no_credit_for_what_another_one_has_sent() -> None:
+    """Credit says what is done, from the front of what that home has sent."""
+    async with subscribed(queue="workers", credit_bytes=40_000) as (_, messages, peer, node, _):
+        await peer.send(*(chunk(1, record(n, [bytes(1000)])) for n in (1, 2, 3)))
+        await take(messages, 1)
+        peer.close()
+        again = await node.accept()
+        asked = await again.subscribed()
+        assert asked.credit_bytes == 0
+        await take(messages, 2)
+        assert messages.statistics().inbox_bytes > 0, "the last one is not done"
+        messages.done()
+        with anyio.move_on_after(0.1):
+            await anext(messages)
+        assert (await again.expect(control.Credit)).credit_bytes == 40_000
+        again.close()
+
+
+@on_both_loops
 async def test_a_node_that_sends_more_than_its_credit_is_left() -> None:
     async with subscribed(start="earliest", credit_bytes=1000) as (bus, _, peer, node, _):
         block = bytes(1_000_000)
