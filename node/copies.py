@@ -77,6 +77,8 @@ class Copies:
         self._producers = producers
         self._committer = committer
         self._writers: dict[BrokerId, Origin] = {}
+        self._displaced: dict[Origin, set[BrokerId]] = {}
+        """Sessions in whose place another one writes an incarnation's logs now."""
         self._setbacks = Setbacks()
         self.messages = 0
         """Messages written for others."""
@@ -106,6 +108,9 @@ class Copies:
         if writer is not origin:
             self._check_room(origin)
             self._ownership.copies_kept(broker_id, retain_s, self._held)
+            self._displaced.get(origin, set()).discard(broker_id)
+            if writer is not None:
+                self._displaced.setdefault(writer, set()).add(broker_id)
         self._writers[broker_id] = origin
         try:
             count = await self._tell_extents(origin, broker_id)
@@ -160,11 +165,14 @@ class Copies:
         """Its session has ended; what it wrote stays."""
         for broker_id in [each for each, writer in self._writers.items() if writer is origin]:
             del self._writers[broker_id]
+        self._displaced.pop(origin, None)
 
     def take(self, origin: Origin, chunk: Chunk, view: memoryview, run: CopiedRun) -> None:
         """Records of the origin's log; valid only now. A ProtocolError for what cannot be."""
         broker_id = chunk.broker_id
         if self._writers.get(broker_id) is not origin:
+            if broker_id in self._displaced.get(origin, ()):
+                return  # two nodes repaired the same; who is not answered stops
             raise BadFrame(f"records of {broker_id.hex()} from a node that may not write them")
         log_id = LogId(broker_id, Topic(chunk.topic))
         log = self._store.get(log_id) or self._create(log_id)

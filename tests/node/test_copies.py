@@ -254,6 +254,23 @@ def test_a_writer_that_has_gone_leaves_room_for_another_session() -> None:
             assert await announce(heir) == {"/t": 5}
 
 
+def test_of_two_that_repair_the_same_the_second_goes_on_and_the_first_keeps_its_session() -> None:
+    """They knew different things; each would end the other's session again and again."""
+
+    @at_a_mirror
+    async def _(bus: Bus, origin: RawClient) -> None:
+        dead = LogId(BrokerId(bytes([0xCC]) * 16), Topic("/t"))
+        made = records(dead, 1, 2, 3)
+        async with peer(bus, BrokerId(bytes([0xDD]) * 16)) as second:
+            await announce(origin, dead.broker_id)
+            await announce(second, dead.broker_id)
+            await origin.send(chunk(made, dead), Ping(7))
+            assert await origin.expect(Pong) == Pong(7), "its session goes on"
+            assert bus.node.store.get(dead) is None
+            await second.send(chunk(made, dead))
+            await synced(second, dead, 5)
+
+
 def test_nobody_writes_the_mirrors_own_logs() -> None:
     @at_a_mirror
     async def _(bus: Bus, origin: RawClient) -> None:
