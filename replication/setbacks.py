@@ -32,11 +32,15 @@ class Setbacks:
 
     def add(self, broker_id: BrokerId, now: float) -> None:
         """A copy of that incarnation could not be written: the more often, the longer it rests."""
+        self._setbacks = {b: s for b, s in self._setbacks.items() if now < s.until + FORGOTTEN_S}
         before = self._setbacks.get(broker_id)
         pause_s = PAUSE_S_FIRST
-        if before is not None and now < before.until + FORGOTTEN_S:
+        if before is not None:
             pause_s = min(before.pause_s * 2, PAUSE_S_MAX) if before.is_over else before.pause_s
         self._setbacks[broker_id] = _Setback(now + pause_s, pause_s)
+
+    def __len__(self) -> int:
+        return len(self._setbacks)
 
     def left_s(self, broker_id: BrokerId, now: float) -> float:
         """How long its copies must still be left alone."""

@@ -39,3 +39,10 @@ def test_it_rests_longer_each_time_and_begins_anew_when_it_was_well_for_long() -
     now += FORGOTTEN_S
     setbacks.add(ONE, now)
     assert setbacks.left_s(ONE, now) == PAUSE_S_FIRST
+
+
+def test_what_was_long_ago_is_not_kept() -> None:
+    setbacks = Setbacks()
+    for number in range(100):
+        setbacks.add(BrokerId(number.to_bytes(16)), number * FORGOTTEN_S)
+    assert len(setbacks) <= 2
