@@ -14,6 +14,7 @@ from busnode.node.queue_group import read_range
 from busnode.node.remote_reading import RemoteReading
 from busnode.segments.damage import Hole
 from busnode.segments.store import Cold, Log, Range
+from busnode.wire.fields import U64_MAX
 from busnode.wire.frames import read_header
 from busnode.wire.ids import LogId
 
@@ -22,7 +23,7 @@ logger = logging.getLogger(__name__)
 AGAIN_S: Final = 1.0
 """When a copy that could not be read is tried again."""
 
-Elsewhere = Callable[[RemoteReading, LogId, int, PeerLink | None], bool]
+Elsewhere = Callable[[RemoteReading, LogId, int, int, PeerLink | None], bool]
 
 
 class _Fetch(NamedTuple):
@@ -67,7 +68,7 @@ class LocalCopies:
         """This disk has a fault. Somebody else may have the log, or it passes."""
         if asked.reading.closed:
             return
-        if self._elsewhere(asked.reading, asked.log.log_id, asked.after_no, None):
+        if self._elsewhere(asked.reading, asked.log.log_id, asked.after_no, U64_MAX, None):
             return
         await trio.sleep(AGAIN_S)
         if not asked.reading.closed:
@@ -86,7 +87,7 @@ class LocalCopies:
             reading.ended(log_id, log.committed_no)
         elif isinstance(found, Hole):
             self._mending.noticed(log, found)
-            if self._elsewhere(reading, log_id, found.first_no - 1, None):
+            if self._elsewhere(reading, log_id, found.first_no - 1, found.last_no, None):
                 return
             reading.lacked(log_id, found.first_no, found.last_no, found.reason)
         else:

@@ -106,9 +106,15 @@ class LinkHost(Protocol):
         ...
 
     def fetch_elsewhere(
-        self, reading: RemoteReading, log_id: LogId, after_no: int, lacking: "PeerLink | None"
+        self,
+        reading: RemoteReading,
+        log_id: LogId,
+        after_no: int,
+        last_no: int,
+        lacking: "PeerLink | None",
     ) -> bool:
-        """Somebody lacks what was asked of it; whether somebody else is asked now."""
+        """Somebody lacks what was asked of it, up to a number; whether somebody else is asked
+        now."""
         ...
 
     def gap_of_queue(self, interest: int, gap: Gap) -> None: ...
@@ -334,7 +340,8 @@ class PeerLink(Conversation):
             reading, _ = self.fetches.get(key, (None, 0))
             if isinstance(reading, RemoteReading) and not reading.closed:
                 del self.fetches[key]
-                if self._host.fetch_elsewhere(reading, log_id, gap.first_no - 1, self):
+                numbers = gap.first_no - 1, gap.last_no
+                if self._host.fetch_elsewhere(reading, log_id, *numbers, self):
                     return
                 self.fetches[key] = reading, 0
         self._answered(

@@ -340,11 +340,16 @@ class Peers:
         return True
 
     def fetch_elsewhere(
-        self, reading: RemoteReading, log_id: LogId, after_no: int, lacking: PeerLink | None
+        self,
+        reading: RemoteReading,
+        log_id: LogId,
+        after_no: int,
+        last_no: int,
+        lacking: PeerLink | None,
     ) -> bool:
         """A range that one holder lacks is a gap only if all others do, too."""
-        asked = reading.lacking.setdefault(log_id, [])
-        asked.append(lacking)
+        asked = reading.lacking.setdefault(log_id, {})
+        asked[lacking] = last_no
         copy = self.store.get(log_id)
         if None not in asked and copy is not None and copy.committed_no > after_no:
             self.local.fetch(reading, copy, after_no, None, PIECE_BYTES)
@@ -353,7 +358,6 @@ class Peers:
             if link not in asked and link.logs[log_id][1] > after_no:
                 link.fetch(reading, log_id, after_no, None, PIECE_BYTES)
                 return True
-        del reading.lacking[log_id]
         return False
 
     def _provided(self, pattern: Pattern, eager: bool, change: int) -> None:

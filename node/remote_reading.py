@@ -55,8 +55,9 @@ class RemoteReading:
         self.taken_up = False
         """Until then its logs have no places yet, and what comes of them waits at their holders."""
         self.closed = False
-        self.lacking: dict[LogId, list[object]] = {}
-        """Of each log, who has said since something was asked for that it lacks it."""
+        self.lacking: dict[LogId, dict[object, int]] = {}
+        """Of each log, who has said since something was asked for that it lacks it, and up to which
+        number."""
         self._fetcher = fetcher
         self._fetches = 0
         self._placings = 0
@@ -197,9 +198,11 @@ class RemoteReading:
         self._go_on(log_id, cursor)
 
     def lacked(self, log_id: LogId, first_no: int, last_no: int, reason: str) -> None:
-        """The holder cannot serve a range."""
+        """The holder cannot serve a range, nor can those who were asked before."""
         cursor = self._answered(log_id)
         if last_no:
+            # Who lacks less has what comes behind that.
+            last_no = min([last_no, *self.lacking.pop(log_id, {}).values()])
             cursor.asked()  # until it is told nothing is taken: a GAP overtakes what waits
             self._gaps[log_id] = first_no, last_no, reason
         self._go_on(log_id, cursor)

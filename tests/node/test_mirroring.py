@@ -6,12 +6,13 @@ import pytest
 import trio
 
 import busnode
-from busnode.client import Bus, MemoryCursorStore, Message, Subscription
+from busnode.client import Bus, Gap, MemoryCursorStore, Message, Subscription
+from busnode.segments.log import FileLog
 from busnode.segments.retention import RetentionRules
 from busnode.testing.sim import DiskFault, SimDisk
 from busnode.wire.control import Ack
 from busnode.wire.frames import Flags
-from busnode.wire.ids import BrokerId, LogId, Pattern, Topic
+from busnode.wire.ids import BrokerId, LogId, MsgNo, Pattern, Topic
 from busnode.world.network import Address
 
 from .raw_client import dialled
@@ -173,6 +174,35 @@ def test_what_one_holder_has_dropped_comes_from_another_and_is_no_gap() -> None:
                 consumer.subscribe("/t", start=busnode.Position(), on_gap="raise") as messages,
             ):
                 assert numbers(await take(messages, 200)) == list(range(200))
+
+
+@pytest.mark.parametrize("home", ["b", "c"])
+@pytest.mark.parametrize("less", ["a", "b"])
+def test_a_gap_is_what_all_holders_have_dropped_and_no_more(less: str, home: str) -> None:
+    """Segments end elsewhere in each copy, so retention does not drop the same."""
+
+    @on_cluster(0, "a", "b", "c", segment_bytes_max=4096, mirror="b")
+    async def _(cluster: SimulatedCluster) -> None:
+        await mirrored(cluster, "a")
+        origin = cluster["a"].node.broker_id
+        async with cluster.client("a", name="publisher") as publisher:
+            await publish(publisher, "/t", range(200))
+        first_no = MsgNo(0)
+        for name in "ab":
+            log = cluster[name].node.store.get(LogId(origin, Topic("/t")))
+            assert isinstance(log, FileLog)
+            for _ in range(2 if name == less else 3):
+                log.drop_first()
+            if name == less:
+                first_no = log.first_no
+        gaps: list[Gap] = []
+        async with (
+            cluster.client(home, name="consumer") as consumer,
+            consumer.subscribe("/t", start=busnode.Position(), on_gap=gaps.append) as messages,
+        ):
+            got = numbers(await take(messages, 201 - first_no))
+        assert got == list(range(first_no - 1, 200))
+        assert [(gap.first, gap.last) for gap in gaps] == [(1, first_no - 1)]
 
 
 def test_what_a_mirror_has_beyond_its_origin_is_read_at_the_origin_and_is_no_gap() -> None:
@@ -398,7 +428,7 @@ def test_what_has_expired_is_forgotten_and_a_cursor_in_it_is_a_gap() -> None:
         assert router.topics() == ["/t"]
         await trio.sleep(600)
         assert not router.topics(), "it is not in the store any more"
-        gaps: list[busnode.Gap] = []
+        gaps: list[Gap] = []
         async with (
             cluster.client("a", name="consumer") as consumer,
             consumer.subscribe("/t", cursors=store, on_gap=gaps.append) as messages,
