@@ -41,7 +41,7 @@ def cluster_status(peers: Peers, world: World, rows_max: int) -> Status:
         "mirror_of": [each.hex() for each in peers.copies.origins],
         "mirror_of_names": [names.get(each) for each in peers.copies.origins],
         "interests": len(peers.interests),
-        "remote_logs": len(peers.logs),
+        "remote_logs": len(peers.sources.logs),
         "links_made": peers.links_made,
         "links_lost": peers.links_lost,
         "discovery": {

@@ -163,7 +163,9 @@ class NodeCollector(Collector):
         yield _gauge("interests", "Patterns that other nodes are told of.", len(peers.interests))
         wanted = sum(session.interests for session in peers.sessions.values())
         yield _gauge("peer_interests", "Patterns that other nodes want.", wanted)
-        yield _gauge("remote_logs", "Logs of other nodes that clients here read.", len(peers.logs))
+        yield _gauge(
+            "remote_logs", "Logs of other nodes that clients here read.", len(peers.sources.logs)
+        )
         hints = CounterMetricFamily(
             "busnode_discovery_hints", "What became of hints at other nodes.", labels=["result"]
         )

@@ -5,7 +5,7 @@ Between two nodes there are two links, one for each direction: on the one that w
 """
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 from functools import partial
 from typing import Final
@@ -32,7 +32,6 @@ from busnode.node.event_kinds import (
 )
 from busnode.node.events import Tell
 from busnode.node.handed import Handed
-from busnode.node.local_copies import LocalCopies
 from busnode.node.logs import fields
 from busnode.node.mending import Mending
 from busnode.node.mirroring import RESUME_EVERY_S, WATCH_EVERY_S, Mirroring
@@ -40,15 +39,14 @@ from busnode.node.ownership import Ownership
 from busnode.node.peer_link import PeerLink
 from busnode.node.peer_session import PeerSession
 from busnode.node.publishing import Publishing
-from busnode.node.remote_logs import RemoteLogs
 from busnode.node.remote_reading import RemoteReading
+from busnode.node.remote_sources import RemoteSources
 from busnode.node.repairing import Repairing
 from busnode.node.router import Router
 from busnode.node.subscriptions import Subscriptions
 from busnode.node.unknown_cursors import RETURN_S
 from busnode.replication.comparison import partners
 from busnode.replication.mending import whom_to_ask
-from busnode.replication.remote_cursor import PIECE_BYTES
 from busnode.segments.store import Log, Store
 from busnode.wire.control import (
     Compared,
@@ -64,9 +62,8 @@ from busnode.wire.control import (
     RegistrationKept,
     encode_control,
 )
-from busnode.wire.errors import BadFrame, BadVersion, WrongCluster
-from busnode.wire.fields import U64_MAX
-from busnode.wire.ids import BrokerId, LogId, MsgNo, Pattern, Topic
+from busnode.wire.errors import BadVersion, WrongCluster
+from busnode.wire.ids import BrokerId, LogId, Pattern, Topic
 from busnode.wire.limits import PROTOCOL_VERSION
 from busnode.wire.runs import Run
 from busnode.wire.trie import Trie
@@ -87,9 +84,6 @@ durable subscription for a new one: they may have kept its position."""
 ADDRESSES_MAX: Final = 6
 """Addresses that a node tells of itself, for clients and for peers: a greeting holds 1 KiB."""
 
-LOGS_OF_PEER_MAX: Final = 1_000_000
-"""Logs of which one other node may tell; each takes some hundred bytes."""
-
 SESSIONS_MAX: Final = 1024
 """Nodes that have dialled us, and strangers that are about to be turned away."""
 
@@ -104,7 +98,6 @@ LOOK_EVERY_S: Final = 1.0
 """How often it is looked which links are missing."""
 
 SWEEP_S: Final = 30.0
-STEPS_BEFORE_YIELD: Final = 200
 
 LEAVE_S: Final = 1.0
 """How long goodbyes may take."""
@@ -136,7 +129,9 @@ class Peers:
         self.comparing = Comparing(
             world.files, store, world.clock, config.compare_every_s, self, self.mending, tell
         )
-        self.local = LocalCopies(self.fetch_elsewhere, self.mending)
+        self.sources = RemoteSources(
+            store, router, ownership, lambda: publishing.broker_id, self.mending
+        )
         self.repairing = Repairing(
             store, world.clock, broker_id, config.mirrors + 1, config.repair_after_s,
             mirroring.throttle, lambda: publishing.broker_id, ownership,
@@ -159,7 +154,6 @@ class Peers:
         self.mesh = Mesh(self.me)
         self.links: dict[BrokerId, PeerLink] = {}
         self.sessions: dict[BrokerId, PeerSession] = {}
-        self.logs = RemoteLogs()
         self.links_made = 0
         self.links_lost = 0
         self.changed = trio.Event()
@@ -191,7 +185,7 @@ class Peers:
     async def run(self) -> None:
         """Everything that goes on beside clients, until it is cancelled."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self.local.run)
+            nursery.start_soon(self.sources.local.run)
             nursery.start_soon(self.sweep)
             nursery.start_soon(self.mending.run)
             nursery.start_soon(self.comparing.run)
@@ -254,11 +248,7 @@ class Peers:
             self.subscriptions.learn(message.name, kept)
 
     def is_own(self, broker_id: BrokerId) -> bool:
-        return broker_id in self._ownership
-
-    def is_longer_elsewhere(self, log: Log) -> bool:
-        holder = self.logs.holder(log.log_id)
-        return holder is not None and holder.logs[log.log_id][1] > log.committed_no
+        return self.sources.is_own(broker_id)
 
     def is_written(self, broker_id: BrokerId, session: PeerSession) -> bool:
         if broker_id == self._publishing.broker_id:
@@ -291,25 +281,6 @@ class Peers:
         logger.warning("records sent were damaged", extra=fields(log=log_id))
         self.mending.doubt(log_id, message.first_no)
 
-    def remote_logs(self, pattern: Pattern) -> Iterator[tuple[LogId, int, int]]:
-        for log_id, first_no, end_no in self.logs.matching(pattern):
-            copy = self.store.get(log_id)
-            if copy is None:
-                yield log_id, first_no, end_no
-            elif not self.is_own(log_id.broker_id) or self.is_longer_elsewhere(copy):
-                reach = min(first_no, copy.first_no), max(end_no, copy.committed_no)
-                yield log_id, *reach
-        for log in self.router.logs(pattern):
-            if not self.is_own(log.log_id.broker_id) and log.log_id not in self.logs:
-                yield log.log_id, log.first_no, log.committed_no
-
-    def reach(self, log_id: LogId) -> int | None:
-        holder, log = self.logs.holder(log_id), self.store.get(log_id)
-        ends = [log.committed_no] if log is not None else []
-        if holder is not None:
-            ends.append(MsgNo(holder.logs[log_id][1]))
-        return max(ends, default=None)
-
     @property
     def expects_others(self) -> bool:
         config = self._config
@@ -319,46 +290,6 @@ class Peers:
     def is_finished(self, log_id: LogId) -> bool:
         broker_id = log_id.broker_id
         return not self.is_own(broker_id) and broker_id not in self.links
-
-    def fetch(
-        self,
-        reading: RemoteReading,
-        log_id: LogId,
-        after_no: int,
-        since_us: int | None,
-        length: int,
-    ) -> bool:
-        reading.lacking.pop(log_id, None)
-        holder = self.logs.holder(log_id)
-        copy = self.store.get(log_id)
-        if copy is not None and (holder is None or copy.committed_no >= holder.logs[log_id][1]):
-            self.local.fetch(reading, copy, after_no, since_us, length)
-            return True
-        if holder is None:
-            return False
-        holder.fetch(reading, log_id, after_no, since_us, length)
-        return True
-
-    def fetch_elsewhere(
-        self,
-        reading: RemoteReading,
-        log_id: LogId,
-        after_no: int,
-        last_no: int,
-        lacking: PeerLink | None,
-    ) -> bool:
-        """A range that one holder lacks is a gap only if all others do, too."""
-        asked = reading.lacking.setdefault(log_id, {})
-        asked[lacking] = last_no
-        copy = self.store.get(log_id)
-        if None not in asked and copy is not None and copy.committed_no > after_no:
-            self.local.fetch(reading, copy, after_no, None, PIECE_BYTES)
-            return True
-        for link in self.logs.holders(log_id):
-            if link not in asked and link.logs[log_id][1] > after_no:
-                link.fetch(reading, log_id, after_no, None, PIECE_BYTES)
-                return True
-        return False
 
     def _provided(self, pattern: Pattern, eager: bool, change: int) -> None:
         interests = self.interests
@@ -398,51 +329,25 @@ class Peers:
             log_id = LogId(gap.broker_id, self.router.route(gap.topic.encode()).topic)
             group.report_forwarded(log_id, gap.first_no, gap.last_no, gap.reason)
 
+    def fetch_elsewhere(
+        self,
+        reading: RemoteReading,
+        log_id: LogId,
+        after_no: int,
+        last_no: int,
+        lacking: PeerLink | None,
+    ) -> bool:
+        return self.sources.fetch_elsewhere(reading, log_id, after_no, last_no, lacking)
+
     def arrived(self, link: PeerLink, handed: Handed) -> None:
-        log_id = handed.log_id
         self._publishing.messages_from_peers += handed.last_no + 1 - handed.first_no
-        if self.is_own(log_id.broker_id):
-            return
-        self.logs.advance(link, log_id, handed.last_no)
-        readings = self.subscriptions.readings
-        for listener in self.router.route(log_id.topic.encode()).clients:
-            readings[listener].arrived(handed)
-            listener.pump()
+        self.sources.arrived(link, handed)
 
     def extents(self, link: PeerLink, message: ExtentsHeld) -> None:
-        readings = self.subscriptions.readings
-        for broker_id, topic, first_no, end_no in message.extents:
-            route = self.router.route(topic.encode())
-            log_id = LogId(broker_id, route.topic)
-            if not 1 <= first_no <= end_no + 1 <= U64_MAX or len(link.logs) >= LOGS_OF_PEER_MAX:
-                raise BadFrame(f"{len(link.logs)} logs, and one from {first_no} to {end_no}")
-            if self.is_own(broker_id):
-                if self._is_behind(log_id, end_no):
-                    self.logs.reaches(link, log_id, first_no, end_no)
-                    self._own_reaches(log_id, first_no, end_no)
-                continue
-            self.logs.reaches(link, log_id, first_no, end_no)
-            for listener in route.clients:
-                readings[listener].reaches(log_id, first_no, end_no)
-
-    def _own_reaches(self, log_id: LogId, first_no: int, end_no: int) -> None:
-        """Somebody, perhaps we, has more of a log of ours that is finished. Who fetches it goes on;
-        who reads it here does so when it was completed."""
-        for listener in self.router.route(log_id.topic.encode()).clients:
-            reading = self.subscriptions.readings[listener]
-            if log_id in reading.cursors:
-                reading.reaches(log_id, first_no, end_no)
-
-    def _is_behind(self, log_id: LogId, end_no: int) -> bool:
-        """Whether another node has more of a log of ours that is finished: a mirror may have synced
-        what we had not when the power was cut."""
-        if log_id.broker_id == self._publishing.broker_id:
-            return False
-        log = self.store.get(log_id)
-        return log is None or log.committed_no < end_no
+        self.sources.extents(link, message)
 
     def lacks(self, link: PeerLink, log_id: LogId) -> None:
-        self.logs.lacks(link, log_id)
+        self.sources.logs.lacks(link, log_id)
 
     def mirror_refused(self, link: PeerLink) -> None:
         self.mirroring.refused(link)
@@ -461,14 +366,7 @@ class Peers:
 
     def copies_moved(self, logs: list[Log]) -> None:
         """Copies that we hold have grown: our own clients may read on, and others hear of it."""
-        readings = self.subscriptions.readings
-        for log in logs:
-            if self.is_own(log.log_id.broker_id):
-                self._own_reaches(log.log_id, log.first_no, log.committed_no)
-                continue
-            self._moved[log] = None
-            for listener in self.router.route(log.log_id.topic.encode()).clients:
-                readings[listener].reaches(log.log_id, log.first_no, log.committed_no)
+        self._moved |= dict.fromkeys(self.sources.copies_moved(logs))
 
     async def tell_of_copies(self) -> None:
         """Tell other nodes, not too often, how far the copies reach that they want."""
@@ -633,7 +531,7 @@ class Peers:
         self.bidding.leave(link)
         self.mirroring.unlinked(link)
         self.repairing.unlinked(link)
-        self.logs.lost(link)
+        self.sources.logs.lost(link)
         link.forget()
         self._something_changed()
 
@@ -708,11 +606,7 @@ class Peers:
         """Forget, now and then, logs that nobody here wants any more."""
         while True:
             await self._world.clock.sleep(SWEEP_S)
-            for step, log_id in enumerate(self.logs, start=1):
-                if not self._patterns.match(log_id.topic):
-                    self.logs.forget(log_id)
-                if step % STEPS_BEFORE_YIELD == 0:
-                    await trio.lowlevel.checkpoint()
+            await self.sources.forget(lambda topic: bool(self._patterns.match(topic)))
 
     async def leave(self) -> None:
         """Say goodbye to all, and take in nobody any more."""

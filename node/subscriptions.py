@@ -1,6 +1,5 @@
 """The subscriptions of this node's clients: made, fed with logs, and ended."""
 
-from collections.abc import Iterator
 from typing import Final, Protocol
 
 import trio
@@ -17,8 +16,9 @@ from busnode.node.durable_positions import (
 from busnode.node.event_kinds import GAP, SLOW
 from busnode.node.events import Tell, log_only
 from busnode.node.queue_group import QueueGroup
-from busnode.node.remote_reading import Fetcher, RemoteReading
-from busnode.node.router import Listener, Router
+from busnode.node.remote_reading import RemoteReading
+from busnode.node.remote_sources import RemoteSources
+from busnode.node.router import Router
 from busnode.node.session import ClientSession
 from busnode.node.subscription import Mender, Subscription, Witness
 from busnode.node.unknown_cursors import UnknownCursor, UnknownCursors
@@ -26,7 +26,7 @@ from busnode.segments.store import Log
 from busnode.wire.control import Credit, Subscribe, Subscribed, encode_control
 from busnode.wire.errors import FrameTooLarge, LimitReached, Refused, Unavailable
 from busnode.wire.fields import U64_MAX
-from busnode.wire.ids import BrokerId, LogId, MsgNo, Pattern
+from busnode.wire.ids import LogId, MsgNo, Pattern
 from busnode.wire.topics import check_pattern, is_system, matches
 from busnode.world.world import World
 
@@ -70,8 +70,11 @@ class TellingWitness(Witness):
         self._tell(SLOW, client=self._client, pattern=self._pattern, what=what)
 
 
-class Cluster(Fetcher, Protocol):
+class Cluster(Protocol):
     """The other nodes, as far as subscriptions need them."""
+
+    @property
+    def sources(self) -> RemoteSources: ...
 
     @property
     def mending(self) -> Mender: ...
@@ -94,19 +97,6 @@ class Cluster(Fetcher, Protocol):
         taken too long."""
         ...
 
-    def is_own(self, broker_id: BrokerId) -> bool:
-        """Whether it is an incarnation of this node: other logs that it holds are copies."""
-        ...
-
-    def is_longer_elsewhere(self, log: Log) -> bool:
-        """Whether another node holds more of it, as after a loss of power a mirror may of what this
-        node has written itself."""
-        ...
-
-    def reach(self, log_id: LogId) -> int | None:
-        """The last number of a log that a node has which is up, or None when nobody has the log."""
-        ...
-
     @property
     def expects_others(self) -> bool:
         """Whether a node that is not there may come, and bring logs along."""
@@ -114,11 +104,6 @@ class Cluster(Fetcher, Protocol):
 
     def is_finished(self, log_id: LogId) -> bool:
         """Whether a log is another node's that is not there: nobody writes it here and now."""
-        ...
-
-    def remote_logs(self, pattern: Pattern) -> Iterator[tuple[LogId, int, int]]:
-        """Other nodes' logs that match, and those of this node that are longer elsewhere: the first
-        and last number that anybody has of each."""
         ...
 
 
@@ -135,12 +120,12 @@ class Subscriptions:
         self._tell = tell
         self._router = router
         self._cluster = cluster
+        self._sources = cluster.sources
         self._clock = world.clock
         self._durable = durable
         self._entropy = world.entropy
         self._config = config
-        self.readings: dict[Listener, RemoteReading] = {}
-        """What subscriptions read of other nodes' logs."""
+        self.readings = cluster.sources.readings
         self._by_session: dict[ClientSession, dict[int, Subscription]] = {}
         self._unknown = UnknownCursors()
         self._groups: dict[tuple[str, Pattern], QueueGroup] = {}
@@ -223,7 +208,7 @@ class Subscriptions:
         # From here on a new log is read from its beginning, here and at other nodes.
         self._router.add(subscription.pattern, subscription)
         now_us = self._clock.utc_us()
-        reading = RemoteReading(subscription, self._cluster, start, given, now_us)
+        reading = RemoteReading(subscription, self._sources, start, given, now_us)
         self.readings[subscription] = reading
         await self._cluster.want(subscription.pattern)
         position = dict(given)
@@ -235,14 +220,14 @@ class Subscriptions:
                 self._check_places(mine)
                 await trio.lowlevel.checkpoint()
             for log in logs:
-                if not self._cluster.is_own(log.log_id.broker_id):
+                if not self._sources.is_own(log.log_id.broker_id):
                     continue  # this copy is one of the places from which it is fetched
-                if self._cluster.is_longer_elsewhere(log):
+                if self._sources.is_longer_elsewhere(log):
                     elsewhere.append(log)
                 elif log.log_id not in subscription.cursors:
                     position[log.log_id] = after_no = _place(log, start, given)
                     subscription.read(log, after_no)
-        for log_id, first_no, end_no in self._cluster.remote_logs(subscription.pattern):
+        for log_id, first_no, end_no in self._sources.remote_logs(subscription.pattern):
             steps += 1
             if steps >= STEPS_BEFORE_YIELD:
                 steps = 0
@@ -263,7 +248,7 @@ class Subscriptions:
         """The newest registration of a name may be in a copy of another node's log: that node was
         its home before, and is gone."""
         for log in self._router.logs(Pattern(topic_of(name))):
-            if not self._cluster.is_own(log.log_id.broker_id):
+            if not self._sources.is_own(log.log_id.broker_id):
                 self._durable.load(log)
 
     def registration(self, name: str) -> Registration | None:
@@ -294,7 +279,7 @@ class Subscriptions:
                 await trio.lowlevel.checkpoint()
             if not matches(subscription.pattern, log_id.topic):
                 continue
-            end_no = self._cluster.reach(log_id)
+            end_no = self._sources.reach(log_id)
             if end_no is None:
                 cursor = UnknownCursor(subscription, log_id, msg_no)
                 if self._cluster.expects_others:
@@ -311,7 +296,7 @@ class Subscriptions:
         while True:
             await self._clock.sleep(LOOK_EVERY_S)
             for step, cursor in enumerate(self._unknown.due(self._clock.monotonic()), start=1):
-                if cursor.subscription.opened and self._cluster.reach(cursor.log_id) is None:
+                if cursor.subscription.opened and self._sources.reach(cursor.log_id) is None:
                     _tell_absent(cursor)
                     cursor.subscription.pump()
                 if step % STEPS_BEFORE_YIELD == 0:
@@ -337,7 +322,7 @@ class Subscriptions:
         )
         self._router.add(pattern, group, is_group=True)
         for log in self._router.logs(pattern):
-            if self._cluster.is_own(log.log_id.broker_id):
+            if self._sources.is_own(log.log_id.broker_id):
                 group.read(log, _place(log, start, given))
         return group
 

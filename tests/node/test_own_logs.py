@@ -69,8 +69,8 @@ def test_an_old_log_is_read_once_whatever_changes_while_a_subscription_begins(
         await cluster.meshed()
         peers = cluster["a"].node.peers
         looks = iter([not then])
-        monkeypatch.setattr(peers, "is_longer_elsewhere", lambda log: next(looks, then))
-        monkeypatch.setattr(peers, "_is_behind", lambda log_id, end_no: True)
+        monkeypatch.setattr(peers.sources, "is_longer_elsewhere", lambda log: next(looks, then))
+        monkeypatch.setattr(peers.sources, "_is_behind", lambda log_id, end_no: True)
         async with (
             cluster.client("a", name="consumer") as consumer,
             consumer.subscribe("/t", start="earliest", on_gap="raise") as messages,
