@@ -133,6 +133,9 @@ class MirrorStream:
         if not cursor.queued:
             cursor.queued = True
             self._ready.append(cursor)
+            if self.progress.in_force:
+                # Acks wait from now on, also where something else keeps it from being sent.
+                self.progress.sent(log.log_id, log.appended_no, self._clock.monotonic())
             self._wake()
 
     def _wake(self) -> None:

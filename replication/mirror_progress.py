@@ -87,7 +87,7 @@ class MirrorProgress:
         self._asked_at = now
 
     def sent(self, log_id: LogId, last_no: int, now: float) -> None:
-        """Something went out that it must answer, unless it had that already."""
+        """Something went out, or is to, that it must answer, unless it had that already."""
         if last_no > self.safe_no(log_id):
             _, since = self._unanswered.get(log_id, (0, now))
             self._unanswered[log_id] = last_no, since

@@ -7,10 +7,11 @@ import trio
 
 import busnode
 from busnode.client import Bus, Gap, MemoryCursorStore, Message, Subscription
+from busnode.replication.mirror_progress import SILENT_S
 from busnode.segments.log import FileLog
 from busnode.segments.retention import RetentionRules
 from busnode.testing.sim import DiskFault, SimDisk
-from busnode.wire.control import Ack
+from busnode.wire.control import Ack, Ping, encode_control
 from busnode.wire.frames import Flags
 from busnode.wire.ids import BrokerId, LogId, MsgNo, Pattern, Topic
 from busnode.world.network import Address
@@ -143,6 +144,23 @@ def test_a_mirror_that_is_silent_is_let_go_and_another_one_chosen() -> None:
             now = next(iter(cluster["a"].node.mirroring.streams.values())).link.name
             assert now != first
             assert await publish(publisher, "/t", range(1, 3)) == {"mirrored"}
+
+
+def test_a_publish_does_not_wait_for_a_mirror_to_which_nothing_can_be_sent() -> None:
+    """Something else fills the socket: what acks wait for was not even sent."""
+
+    @on_cluster(0, "a", "b", link_heartbeat_s=20.0)
+    async def _(cluster: SimulatedCluster) -> None:
+        await mirrored(cluster, "a")
+        (link,) = cluster["a"].node.peers.links.values()
+        async with cluster.client("a", name="publisher") as publisher:
+            await publish(publisher, "/t", range(1))
+            cluster.network.partition("a", "b")
+            while not link.outgoing.blocked:
+                link.send(encode_control(Ping(0)) * 1000)
+            began = trio.current_time()
+            assert await publish(publisher, "/t", range(1, 2)) == {"local"}
+            assert trio.current_time() - began < SILENT_S + 1
 
 
 def test_a_node_that_requires_a_mirror_refuses_without_one_and_appends_nothing() -> None:
