@@ -3,6 +3,7 @@
 import logging
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Final, NamedTuple
 
 import trio
@@ -89,6 +90,9 @@ class LocalCopies:
             self._mending.noticed(log, found)
             if self._elsewhere(reading, log_id, found.first_no - 1, found.last_no, None):
                 return
+            # Nobody is known to have it; but what is known of others is a little behind.
+            if self._mending.ask(log, found, partial(self._looked_at, asked, found)):
+                return
             reading.lacked(log_id, found.first_no, found.last_no, found.reason)
         else:
             data = read_range(found)
@@ -96,6 +100,16 @@ class LocalCopies:
             reading.fetched(Handed(log_id, first_no, found.last_no, data, is_remote=True))
             reading.ended(log_id, found.last_no if found.last_no >= log.committed_no else None)
         reading.subscription.pump()
+
+    def _looked_at(self, asked: _Fetch, hole: Hole, readable: bool) -> None:
+        reading = asked.reading
+        if reading.closed:
+            return
+        if readable:
+            self.fetch(*asked)
+        else:
+            reading.lacked(asked.log.log_id, hole.first_no, hole.last_no, hole.reason)
+            reading.subscription.pump()
 
 
 async def _read(log: Log, after_no: int, length: int) -> Range | Hole | None:

@@ -234,9 +234,12 @@ class Mending:
         if log is not None and hole is None and key.first_no >= log.first_no:
             # Something could not be read there: what it is shows when it is looked at.
             await self.examine(log, key.first_no)
-            if _hole_at(log, key.first_no) is None:
-                self._plan.failed(key, self._clock.monotonic())
-            self._tell(key, readable=True)  # up to what is damaged, which may be less
+            readable = True  # up to what is damaged, which may be less
+            if key not in self._waiting:
+                self._plan.gone(key)
+            elif _hole_at(log, key.first_no) is None:
+                readable = self._plan.unconfirmed(key, self._clock.monotonic())
+            self._tell(key, readable=readable)
             return
         if log is None or hole is None:
             self._plan.gone(key)

@@ -119,6 +119,10 @@ class LinkHost(Protocol):
 
     def gap_of_queue(self, interest: int, gap: Gap) -> None: ...
 
+    def passed_over(self, link: "PeerLink", log_id: LogId, last_no: int) -> None:
+        """The other node has committed something that it could not read when it was to be sent."""
+        ...
+
     def members_seen(self, broker_id: BrokerId, name: str, message: MembersSeen) -> None: ...
 
     def mirror_refused(self, link: "PeerLink") -> None:
@@ -331,7 +335,10 @@ class PeerLink(Conversation):
     def _gap(self, gap: Gap) -> None:
         log_id = LogId(gap.broker_id, Topic(gap.topic))
         if not gap.client_no:
-            self._host.gap_of_queue(gap.subscription, gap)
+            if gap.subscription:
+                self._host.gap_of_queue(gap.subscription, gap)
+            else:
+                self._host.passed_over(self, log_id, gap.last_no)
             return
         key = gap.client_no, gap.subscription, log_id
         if not gap.last_no:

@@ -255,7 +255,8 @@ class Peers:
             return True
         if session.broker_id == broker_id:
             return False
-        return broker_id in self.sessions or self.repairing.is_written(broker_id, session.broker_id)
+        is_there = broker_id in self.sessions and self.repairing.writes_now(broker_id) == broker_id
+        return is_there or self.repairing.is_written(broker_id, session.broker_id)
 
     def holdings_told(self, broker_id: BrokerId, message: HoldingsTold) -> None:
         if self.repairing.told(broker_id, message):
@@ -342,6 +343,9 @@ class Peers:
     def arrived(self, link: PeerLink, handed: Handed) -> None:
         self._publishing.messages_from_peers += handed.last_no + 1 - handed.first_no
         self.sources.arrived(link, handed)
+
+    def passed_over(self, link: PeerLink, log_id: LogId, last_no: int) -> None:
+        self.sources.passed_over(link, log_id, last_no)
 
     def extents(self, link: PeerLink, message: ExtentsHeld) -> None:
         self.sources.extents(link, message)
@@ -584,7 +588,7 @@ class Peers:
 
     def written(self) -> set[BrokerId]:
         """Incarnations that other nodes write now."""
-        return {*self.sessions, *self.links, *self.repairing.written.values()}
+        return {self.repairing.writes_now(node) for node in (*self.sessions, *self.links)}
 
     def missing_links(self) -> list[MissingLink]:
         return self.mesh.missing(self.members())

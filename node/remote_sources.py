@@ -137,6 +137,17 @@ class RemoteSources:
             self.readings[listener].arrived(handed)
             listener.pump()
 
+    def passed_over(self, link: PeerLink, log_id: LogId, last_no: int) -> None:
+        """A node could not send what it has committed: it is fetched, from there when that is
+        possible again, or from another one."""
+        if self.is_own(log_id.broker_id) or not 1 <= last_no < U64_MAX:
+            return
+        self.logs.advance(link, log_id, last_no)
+        first_no, end_no = link.logs[log_id]
+        for listener in self._router.route(log_id.topic.encode()).clients:
+            self.readings[listener].reaches(log_id, first_no, end_no)
+            listener.pump()
+
     def extents(self, link: PeerLink, message: ExtentsHeld) -> None:
         """Another node tells which logs it holds that our clients want, and how far."""
         for broker_id, topic, first_no, end_no in message.extents:

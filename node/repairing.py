@@ -115,6 +115,11 @@ class Repairing:
         self._made[push] = self._holdings[self._me].get(push.broker_id, Held())
         self._end(push)
 
+    def writes_now(self, node: BrokerId) -> BrokerId:
+        """The incarnation that a node writes: as far as we know the one that it has greeted us
+        with. After its disk has failed it is another, and what it wrote before is finished."""
+        return self.written.get(node, node)
+
     def is_written(self, broker_id: BrokerId, by_other_than: BrokerId | None) -> bool:
         """Whether another node than this one writes logs of that incarnation now."""
         return any(
@@ -162,7 +167,7 @@ class Repairing:
             self._stop(push, f"silent for {SILENT_S:g} s")
         live = {self._me, *self._links}
         holdings = {node: held for node, held in self._holdings.items() if node in live}
-        written = {*live, self._current(), *self.written.values()}
+        written = {self._current(), *(self.writes_now(node) for node in self._links)}
         mine = self._holdings.get(self._me, {})
         pushes = [
             push

@@ -8,7 +8,7 @@ from busnode.node.events import Tell, log_only
 from busnode.node.mending import Mending
 from busnode.node.outgoing import FETCHES_MAX, Outgoing, Piece
 from busnode.segments.damage import Hole
-from busnode.segments.store import Cold, LogReader, Store
+from busnode.segments.store import Cold, Log, LogReader, Store
 from busnode.wire.control import Chunk, Gap, Replay, encode_control, encode_trusted
 from busnode.wire.errors import StorageError
 from busnode.wire.ids import LogId, Topic
@@ -21,8 +21,9 @@ class Replays:
         self, store: Store, outgoing: Outgoing, mending: Mending, tell: Tell = log_only
     ) -> None:
         self._tell = tell
-        self.waiting: deque[tuple[Replay, LogReader | None]] = deque()
-        """With a reader: what was fetched from the disk for it is in memory now."""
+        self.waiting: deque[tuple[Replay, LogReader | Hole | None]] = deque()
+        """With a reader: what was fetched from the disk for it is in memory now. With a hole: it
+        was looked at again, and is one."""
         self.served = 0
         self._store = store
         self._outgoing = outgoing
@@ -31,8 +32,11 @@ class Replays:
 
     def next_piece(self) -> Piece | None:
         while self.waiting and self._fetching < FETCHES_MAX:
-            asked, reader = self.waiting.popleft()
-            piece = self._try(asked, reader)
+            asked, found = self.waiting.popleft()
+            if isinstance(found, Hole):
+                piece: Piece | None = _gap(asked, found.first_no, found.last_no, found.reason)
+            else:
+                piece = self._try(asked, found)
             if piece is not None:
                 self.served += 1
                 return piece
@@ -65,6 +69,10 @@ class Replays:
             self._outgoing.fetch(found, partial(self._fetched, asked, reader, found))
             return None
         if isinstance(found, Hole):
+            if not _is_known(log, found) and self._mending.ask(
+                log, found, partial(self._looked_at, asked, found)
+            ):
+                return None  # it may only be that the disk hesitates
             self._mending.noticed(log, found)  # who asks goes elsewhere meanwhile
             return _gap(asked, found.first_no, found.last_no, found.reason)
         last = found.last_no >= log.committed_no
@@ -72,11 +80,20 @@ class Replays:
         piece.range, piece.suspect = found, reader.suspect
         return piece
 
+    def _looked_at(self, asked: Replay, hole: Hole, readable: bool) -> None:
+        self.waiting.append((asked, None if readable else hole))
+        self._outgoing.wake(self)
+        self._outgoing.pump()
+
     def _fetched(self, asked: Replay, reader: LogReader, cold: Cold, error: OSError | None) -> None:
         self._fetching -= 1
         reader.fetched(cold, error)
         self.waiting.appendleft((asked, reader))
         self._outgoing.wake(self)
+
+
+def _is_known(log: Log, hole: Hole) -> bool:
+    return any(known.first_no <= hole.first_no <= known.last_no for known in log.holes())
 
 
 def _chunk(asked: Replay, first_no: int, last_no: int, length: int, *, last: bool) -> Piece:

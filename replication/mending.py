@@ -14,6 +14,10 @@ AGAIN_S_FIRST: Final = 2.0
 AGAIN_S_MAX: Final = 600.0
 """A range that nobody had ten times is still asked for: it costs each holder one look."""
 
+UNCONFIRMED_MAX: Final = 4
+"""How often what could not be read, and is found to be good, is read again before it is given up:
+a disk that hesitates now and then is no reason for a gap."""
+
 HOLES_MAX: Final = 10_000
 """Holes that are remembered: those beyond are found again when others are filled."""
 
@@ -26,10 +30,11 @@ class HoleKey(NamedTuple):
 
 
 class _Attempt:
-    __slots__ = ("due_at", "is_open", "pause_s")
+    __slots__ = ("due_at", "is_open", "pause_s", "unconfirmed")
 
     def __init__(self, now: float) -> None:
         self.due_at = now
+        self.unconfirmed = 0
         self.pause_s = AGAIN_S_FIRST
         self.is_open = True
         """Whether it is not known yet if somebody has it."""
@@ -76,6 +81,20 @@ class MendPlan:
             attempt.is_open = is_open
             attempt.due_at = now + attempt.pause_s
             attempt.pause_s = min(2 * attempt.pause_s, AGAIN_S_MAX)
+
+    def unconfirmed(self, key: HoleKey, now: float) -> bool:
+        """A reader met it, and who looked found nothing wrong; whether it is worth reading again.
+        If it is met again, it is looked at again soon."""
+        attempt = self._attempts.get(key)
+        if attempt is None:
+            return True
+        attempt.unconfirmed += 1
+        if attempt.unconfirmed > UNCONFIRMED_MAX:
+            self.failed(key, now)
+            return False
+        attempt.is_open = True
+        attempt.due_at = now + AGAIN_S_FIRST / 2
+        return True
 
     def gone(self, key: HoleKey) -> None:
         """It was mended, or has expired."""

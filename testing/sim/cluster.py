@@ -245,10 +245,12 @@ class SimulatedCluster:
     @property
     def is_meshed(self) -> bool:
         """Whether all nodes that are up are linked with all others."""
-        up = {node.name for node in self.up}
+        # By what they greet each other with: a clone has the name of another one.
+        up = {node.node.peers.me.broker_id for node in self.up}
         return all(
-            node.linked == up - {node.name} and not node.node.peers.missing_links()
-            for node in self.up
+            peers.links.keys() & peers.sessions.keys() == up - {peers.me.broker_id}
+            and not peers.missing_links()
+            for peers in (node.node.peers for node in self.up)
         )
 
     async def meshed(self) -> float:

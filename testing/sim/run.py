@@ -169,12 +169,6 @@ class _Run:
             node.disk.disarm()
             if not node.is_up:
                 await stage.start(node)
-            elif node.node.committer.poisoned or node.disk.has_doubts:
-                # A person sees the disk's errors. Known: who reads a log here whose disk has failed
-                # gets what only its mirror has of it after a restart, and not before.
-                stage.down(node, "stopped")
-                await node.stop()
-                await stage.start(node)
         stage.cluster.network.heal_all()
         stage.history.add(Healed(stage.now))
 

@@ -43,7 +43,7 @@ class Profile:
     lasts_s: tuple[float, float] = (0.2, 6.0)
 
 
-ALL: Final = Profile(weights={"read_eio": 0.0, "flip_metadata": 0.0})
+ALL: Final = Profile(weights={"read_eio": 3.0, "flip_metadata": 1.0})
 """All kinds but two, whose consequences are known and would hide others: docs/simulation.md."""
 
 

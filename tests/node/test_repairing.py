@@ -5,7 +5,7 @@ import trio
 
 import busnode
 from busnode.client import Message
-from busnode.testing.sim import SimDisk
+from busnode.testing.sim import DiskFault, SimDisk
 from busnode.wire.ids import BrokerId, LogId, MsgNo, Topic
 
 from .simulated_cluster import SimulatedCluster, SimulatedNode, on_cluster
@@ -100,6 +100,26 @@ def test_a_copy_that_was_cut_off_in_the_middle_is_completed() -> None:
         cluster.network.heal_all()
         await cluster.meshed()
         await cluster.until(lambda: holders(cluster, origin, 60) == {"b", "c"}, "the whole copy")
+
+
+@SEEDS
+def test_what_a_node_wrote_before_its_disk_failed_is_repaired_while_it_lives_on(seed: int) -> None:
+    """It goes on under a new brokerId; others know it by the one that it has greeted them with."""
+
+    @on_cluster(seed, "a", "b", "c")
+    async def _(cluster: SimulatedCluster) -> None:
+        await mirrored(cluster, "a", "b", "c")
+        a = cluster["a"].node
+        first = a.broker_id
+        async with cluster.client("a", name="publisher") as publisher:
+            assert await publish(publisher, "/t", range(40)) == {"mirrored"}
+            mirror = next(iter(a.mirroring.streams.values())).link.name
+            cluster["a"].disk.arm(DiskFault.SYNC_EIO, lambda path: path.endswith(".seg"))
+            await publish(publisher, "/other", range(1))
+        assert a.broker_id != first
+        await cluster[mirror].kill()
+        cluster[mirror].disk = SimDisk(f"{seed} new disk")
+        await cluster.until(lambda: len(holders(cluster, first, 40)) == 2, "a second copy")
 
 
 def lose_logs(node: SimulatedNode, origin: BrokerId) -> None:

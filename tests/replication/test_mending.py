@@ -2,7 +2,15 @@
 
 from itertools import pairwise
 
-from busnode.replication.mending import AGAIN_S_MAX, HOLES_MAX, HoleKey, MendPlan, whom_to_ask
+from busnode.replication.mending import (
+    AGAIN_S_FIRST,
+    AGAIN_S_MAX,
+    HOLES_MAX,
+    UNCONFIRMED_MAX,
+    HoleKey,
+    MendPlan,
+    whom_to_ask,
+)
 from busnode.wire.ids import BrokerId, LogId, MsgNo, Topic
 
 LOG = LogId(BrokerId(bytes(16)), Topic("/t"))
@@ -43,6 +51,21 @@ def test_it_is_worth_waiting_until_it_is_known_that_nobody_has_it() -> None:
     assert plan.met(key(1), 0.6), "somebody has come"
     plan.gone(key(1))
     assert plan.take(100.0) is None
+
+
+def test_what_is_found_to_be_good_is_read_again_a_few_times_and_then_given_up() -> None:
+    plan = MendPlan()
+    assert plan.met(key(1), 0.0)
+    now = 0.0
+    for _ in range(UNCONFIRMED_MAX):
+        assert plan.take(now) == key(1)
+        assert plan.unconfirmed(key(1), now)
+        assert plan.met(key(1), now), "it is worth waiting for"
+        assert plan.take(now) is None
+        now += AGAIN_S_FIRST
+    assert plan.take(now) == key(1)
+    assert not plan.unconfirmed(key(1), now)
+    assert not plan.met(key(1), now)
 
 
 def test_no_more_holes_are_remembered_than_there_is_room_for() -> None:

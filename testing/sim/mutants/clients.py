@@ -2,14 +2,13 @@
 
 from typing import Any
 
-from busnode.client import consumer
 from busnode.client.consumer import Consumer
 from busnode.client.cursor_store import FileCursorStore
 from busnode.client.deduplication import Deduplication
 from busnode.client.inbox import Inbox
 from busnode.client.outgoing import Outgoing
 from busnode.client.positions import Position
-from busnode.testing.sim.mutants.mutant import CALM, HOMES, IN_FLIGHT, LINKS, Patch, mutant, short
+from busnode.testing.sim.mutants.mutant import CALM, HOMES, IN_FLIGHT, LINKS, Patch, mutant
 
 
 @mutant("repeats across logs are known by a high-water mark", HOMES)
@@ -65,14 +64,6 @@ def batch_lost(patch: Patch) -> None:
         before(self, raw, run, chunk)
 
     patch.set(Inbox, "_take_log", take_log)
-
-
-@mutant("a gap that a node tells of is kept from the user", short("gaps", read_eio=3, slow_disk=1))
-def gap_swallowed(patch: Patch) -> None:
-    def report(gap: Any, on_gap: Any) -> None:
-        del gap, on_gap
-
-    patch.set(consumer, "report_gap", report)
 
 
 @mutant("cursors are written without a sync", HOMES)

@@ -2,9 +2,7 @@
 
 from typing import Any
 
-from busnode.client.inbox import Inbox
 from busnode.node.node import RunningNode
-from busnode.node.outgoing import Piece
 from busnode.node.peers import Peers
 from busnode.node.producers import Producer
 from busnode.node.publishing import Publishing
@@ -21,7 +19,6 @@ from busnode.testing.sim.mutants.mutant import (
     LINKS,
     Patch,
     mutant,
-    short,
 )
 from busnode.testing.sim.schedule import Profile
 
@@ -66,24 +63,6 @@ def replay_begins_too_late(patch: Patch) -> None:
         before(self, after_no + 1 if after_no else 0, end_no, since_us)
 
     patch.set(RemoteCursor, "__init__", init)
-
-
-@mutant("a record that cannot be read is stepped over, and nobody minds a hole",
-        short("unreadable", read_eio=3, slow_disk=1))  # fmt: skip
-def bad_record_skipped(patch: Patch) -> None:
-    take = Inbox.__dict__["_take_log"]
-
-    def no_gap(self: Any, cursor: Any, hole: Any) -> Piece:
-        del self, cursor, hole
-        return Piece(b"")
-
-    def take_log(self: Any, raw: bytes, run: Any, chunk: Any) -> None:
-        log = (chunk.broker_id, chunk.topic)
-        self.received[log] = max(self.received.get(log, 0), chunk.first_no - 1)
-        take(self, raw, run, chunk)
-
-    patch.set(Subscription, "_gap", no_gap)
-    patch.set(Inbox, "_take_log", take_log)
 
 
 @mutant("an own log is read from one message too far on", HOMES)

@@ -125,6 +125,8 @@ async def cloned_disk(fault: Fault) -> None:
         if clone.is_up and stage.spares(name) is None:
             stage.down(clone, "killed")
             await clone.kill()
+            for log_id, numbers in stage.platters[name].contents().items():
+                stage.destroys(name, log_id, numbers)
             del stage.cluster.nodes[name], stage.platters[name]
             return
         await trio.sleep(0.5)
