@@ -189,7 +189,7 @@ class Hostile:
         return batch(
             chance.choice(TOPICS) if chance.random() < 0.9 else chance.choice(BAD_TOPICS[2:]),
             payloads,
-            body=chance.choice([None, None, b"", b"\xc1", chance.randbytes(20)]),
+            body=chance.choice([None, None, b"\x00", b"\xc1", chance.randbytes(20)]),
             count=chance.choice([None, None, None, 1, limits.BATCH_MESSAGES_MAX]),
             flags=int(chance.choice(FLAGS)),
             utc_us=self._amount(),
