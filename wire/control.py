@@ -23,13 +23,20 @@ from busnode.wire.fields import (
     Check,
     Extents,
     Headers,
+    HeadersOfEach,
     Holdings,
     Maybe,
     Members,
     Name,
+    Names,
+    NumberRanges,
+    Numbers,
     Payload,
+    Payloads,
     PositionMap,
+    QueueExtents,
     Receipts,
+    Refusals,
     Safe,
     Seconds,
     Start,
@@ -499,6 +506,104 @@ class Compared(Control):
     digest: Payload
 
 
+# Task queues --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class TaskPoll(Control):
+    """worker → home: I can take so many tasks more; 0 ends the poll. home → owner: give me so many
+    for one of my workers; one TASKS answers it.
+
+    The lease is the worker's: nobody else can settle what it is given. `name` is for people.
+    """
+
+    TYPE = FrameType.TASK_POLL
+    poll: Amount
+    queue: Name
+    want: Amount
+    lease_s: Seconds
+    worker: Amount
+    name: Name
+
+
+@dataclass(frozen=True, slots=True)
+class Tasks(Control):
+    """owner → home → worker: tasks with a lease, column by column. A task has its number in the
+    owner's log, an id for good, and a fence that grows with each lease of the queue. `headers` is
+    nil when none has any."""
+
+    TYPE = FrameType.TASKS
+    poll: Amount
+    owner: Broker
+    queue: Name
+    numbers: Numbers
+    ids: Names
+    fences: Numbers
+    attempts: Numbers
+    enqueued_us: Numbers
+    headers: Maybe[HeadersOfEach]
+    payloads: Payloads
+
+
+@dataclass(frozen=True, slots=True)
+class TaskDone(Control):
+    """worker → home → owner: "complete", "fail", "reject" (for good), "release" or "extend" these.
+    Numbers and fences are those of the TASKS; `lease_s` is for "extend"."""
+
+    TYPE = FrameType.TASK_DONE
+    done: Amount
+    owner: Broker
+    queue: Name
+    verb: Name
+    numbers: Numbers
+    fences: Numbers
+    error: Text
+    lease_s: Seconds
+    worker: Amount
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSettled(Control):
+    """owner → home → worker: it is so, and safe at this level, but for those that are refused, each
+    with its place in the TASK_DONE and a code."""
+
+    TYPE = FrameType.TASK_SETTLED
+    done: Amount
+    level: Name
+    refused: Refusals
+
+
+@dataclass(frozen=True, slots=True)
+class TaskReady(Control):
+    """owner → home: there is something for you again, where you asked for more than there was."""
+
+    TYPE = FrameType.TASK_READY
+    queue: Name
+
+
+@dataclass(frozen=True, slots=True)
+class TaskClaim(Control):
+    """node → node: the tasks of an incarnation that is no more are the claimer's since that moment,
+    as far as these numbers in the logs of its queues."""
+
+    TYPE = FrameType.TASK_CLAIM
+    origin: Broker
+    claimer: Broker
+    claimed_us: Amount
+    extents: QueueExtents
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFinished(Control):
+    """node → node: these tasks, by their numbers in the origin's log, are finished: you have them
+    too, and need not do them again."""
+
+    TYPE = FrameType.TASK_FINISHED
+    origin: Broker
+    queue: Name
+    ranges: NumberRanges
+
+
 CONTROLS: Final[dict[int, type[Control]]] = {
     message.TYPE: message
     for message in (
@@ -508,6 +613,7 @@ CONTROLS: Final[dict[int, type[Control]]] = {
         Provide, Unprovide, Ask, Bid, Request, Reply,
         PeerHello, PeerWelcome, Interest, ExtentsHeld, Replay, MembersSeen, HoldingsTold,
         Mirror, Mirrored, Finished, FindRegistration, RegistrationKept, Compare, Compared,
+        TaskPoll, Tasks, TaskDone, TaskSettled, TaskReady, TaskClaim, TaskFinished,
     )
 }  # fmt: skip
 

@@ -17,6 +17,9 @@
     │   ├── LimitReached           LIMIT_REACHED
     │   ├── NotMirrored            NOT_MIRRORED       no mirror is up; nothing was appended
     │   ├── RequestFailed          REQUEST_FAILED     the provider answered with an error
+    │   ├── BadTask                BAD_TASK           an option that no task can have
+    │   ├── UnknownQueue           UNKNOWN_QUEUE      no node has a queue of this name
+    │   ├── LeaseExpired           LEASE_EXPIRED      the task is not, or no more, yours to settle
     │   └── Forbidden              FORBIDDEN          not allowed, or not there: one answer
     ├── Unavailable                a passing fault: try again, here or at another node
     │   ├── Draining               DRAINING           the node is leaving
@@ -142,6 +145,27 @@ class LimitReached(Refused):
 class NotMirrored(Refused):
     code = "NOT_MIRRORED"
     advice = "Start a second node, or publish without asking for a mirror. Nothing was appended."
+
+
+class BadTask(Refused):
+    """An option that no task can have; nothing was sent."""
+
+    code = "BAD_TASK"
+    advice = "Change the option that the text names."
+
+
+class UnknownQueue(Refused):
+    """No node of the cluster has a queue of this name."""
+
+    code = "UNKNOWN_QUEUE"
+    advice = "Check the spelling: `busnode task ls` lists the queues. The first task makes one."
+
+
+class LeaseExpired(Refused):
+    """The task is not, or no more, the worker's to settle: its lease ran out, or another has it."""
+
+    code = "LEASE_EXPIRED"
+    advice = "Somebody else gets the task. Ask for a longer lease, or extend it while working."
 
 
 class Forbidden(Refused):

@@ -106,6 +106,23 @@ def _row(*of: Check) -> Check:
     return check
 
 
+def _numbers(value: Any, name: str) -> list[int]:
+    """As a list of amounts; a thousand are looked at in a few C calls."""
+    if type(value) not in (list, tuple) or len(value) > limits.CONTROL_ELEMENTS_MAX:
+        raise _bad(name, f"a list of at most {limits.CONTROL_ELEMENTS_MAX}", value)
+    if value and (set(map(type, value)) != {int} or min(value) < 0 or max(value) > U64_MAX):
+        raise _bad(name, "numbers from 0 to 2^64-1", value)
+    return list(value)
+
+
+def _payloads(value: Any, name: str) -> list[bytes]:
+    if type(value) not in (list, tuple) or len(value) > limits.CONTROL_ELEMENTS_MAX:
+        raise _bad(name, f"a list of at most {limits.CONTROL_ELEMENTS_MAX}", value)
+    if value and set(map(type, value)) != {bytes}:
+        raise _bad(name, "bytes", value)
+    return list(value)
+
+
 def _map(key: Check, of: Check, length_max: int) -> Check:
     def check(value: Any, name: str) -> dict[Any, Any]:
         if not is_map(value):
@@ -160,6 +177,23 @@ Holdings = Annotated[
     list[tuple[BrokerId, int, int, int, bool]],
     _list(_row(_broker, _amount, _amount, _amount, _yes)),
     "[[brokerId, u64, u64, u64, bool]]",
+]
+Numbers = Annotated[list[int], _numbers, "[u64]"]
+Names = Annotated[list[str], _list(_text(limits.NAME_BYTES_MAX)), "[name]"]
+Payloads = Annotated[list[bytes], _payloads, "[bytes]"]
+HeadersOfEach = Annotated[
+    list[dict[str, str]],
+    _list(
+        _map(_text(limits.HEADERS_BYTES_MAX), _text(limits.HEADERS_BYTES_MAX), limits.HEADERS_MAX)
+    ),
+    "[{text: text}]",
+]
+Refusals = Annotated[
+    list[tuple[int, str]], _list(_row(_amount, _text(limits.NAME_BYTES_MAX))), "[[u64, name]]"
+]
+NumberRanges = Annotated[list[tuple[int, int]], _list(_row(_amount, _amount)), "[[u64, u64]]"]
+QueueExtents = Annotated[
+    list[tuple[str, int]], _list(_row(_text(limits.NAME_BYTES_MAX), _amount)), "[[name, u64]]"
 ]
 Safe = Annotated[list[tuple[str, int]], _list(_row(_topic_text, _amount)), "[[topic, msgNo]]"]
 

@@ -90,6 +90,13 @@ class FrameType(enum.IntEnum):
     FINISHED = 75
     COMPARE = 76
     COMPARED = 77
+    TASK_POLL = 80
+    TASKS = 81
+    TASK_DONE = 82
+    TASK_SETTLED = 83
+    TASK_READY = 84
+    TASK_CLAIM = 85
+    TASK_FINISHED = 86
 
 
 class Flags(enum.IntFlag):
@@ -145,6 +152,7 @@ _OWN_LIMITS: Final[dict[int, int]] = {
     FrameType.REGISTRATION: limits.SUBSCRIBE_BYTES_MAX,
     FrameType.REQUEST: limits.REQUEST_BYTES_MAX,
     FrameType.REPLY: limits.REQUEST_BYTES_MAX,
+    FrameType.TASKS: limits.FRAME_BYTES_MAX,
 }
 FRAME_LIMITS: Final[dict[int, int]] = {
     kind: _OWN_LIMITS.get(kind, limits.CONTROL_BYTES_MAX) for kind in FrameType

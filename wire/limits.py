@@ -45,6 +45,9 @@ that size would hold up the event loop for longer than a hostile client may."""
 REQUEST_BYTES_MAX = 1 * MIB
 """A request or a reply: it is held in memory by every node on its way and never on a disk."""
 
+TASKS_MAX = 1000
+"""Tasks in one frame: each list in it has at most `CONTROL_ELEMENTS_MAX` elements."""
+
 NAME_BYTES_MAX = 128
 """Names of nodes, clients, clusters, queues and durable subscriptions."""
 

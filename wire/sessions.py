@@ -46,12 +46,16 @@ _EITHER: Final = (F.PING, F.PONG, F.ERROR)
 
 
 def _conversation(
-    hello: F, welcome: F, answer: F, dialler: tuple[F, ...], listener: tuple[F, ...]
+    hello: F,
+    welcome: F,
+    answers: tuple[F, ...],
+    dialler: tuple[F, ...],
+    listener: tuple[F, ...],
 ) -> Table:
     """A table from what is particular: the greeting, and what each side may send when open."""
     from_dialler = {(_D, kind) for kind in (*dialler, *_EITHER)}
     from_listener = {(_L, kind) for kind in (*listener, *_EITHER)}
-    answers = {(_L, kind) for kind in (answer, F.ERROR, F.PONG)}
+    answering = {(_L, kind) for kind in (*answers, F.ERROR, F.PONG)}
     table: dict[State, dict[tuple[Side, F], State]] = {
         State.NEW: {(_D, hello): State.GREETED, (_L, F.ERROR): State.CLOSED},
         State.GREETED: {(_L, welcome): State.OPEN, (_L, F.ERROR): State.CLOSED},
@@ -66,10 +70,10 @@ def _conversation(
         },
         State.LISTENER_LEFT: {
             **dict.fromkeys(from_dialler, State.LISTENER_LEFT),
-            **dict.fromkeys(answers, State.LISTENER_LEFT),
+            **dict.fromkeys(answering, State.LISTENER_LEFT),
             (_D, F.GOODBYE): State.BOTH_LEFT,
         },
-        State.BOTH_LEFT: dict.fromkeys(answers, State.BOTH_LEFT),
+        State.BOTH_LEFT: dict.fromkeys(answering, State.BOTH_LEFT),
         State.CLOSED: {},
     }
     return MappingProxyType({state: MappingProxyType(row) for state, row in table.items()})
@@ -81,11 +85,12 @@ CLIENT_TABLE: Final = _conversation(
     dialler=(
         F.BATCH, F.SUBSCRIBE, F.UNSUBSCRIBE, F.CREDIT, F.POSITION,
         F.PROVIDE, F.UNPROVIDE, F.BID, F.REQUEST, F.REPLY, F.DAMAGED,
+        F.TASK_POLL, F.TASK_DONE,
     ),
-    answer=F.ACK,
+    answers=(F.ACK, F.TASK_SETTLED),
     listener=(
         F.BATCH, F.ACK, F.NODES, F.SUBSCRIBED, F.CHUNK, F.GAP, F.DROPPED,
-        F.ASK, F.REQUEST, F.REPLY,
+        F.ASK, F.REQUEST, F.REPLY, F.TASKS, F.TASK_SETTLED,
     ),
 )  # fmt: skip
 """A client dials a node."""
@@ -97,13 +102,14 @@ PEER_TABLE: Final = _conversation(
     dialler=(
         F.INTEREST, F.CREDIT, F.REPLAY, F.PROVIDE, F.UNPROVIDE, F.BID, F.REPLY,
         F.MEMBERS, F.HOLDINGS, F.MIRROR, F.CHUNK, F.BATCH, F.FIND_REGISTRATION, F.FINISHED,
-        F.COMPARE, F.DAMAGED,
+        F.COMPARE, F.DAMAGED, F.TASK_POLL, F.TASK_DONE, F.TASK_CLAIM, F.TASK_FINISHED,
     ),
-    answer=F.MIRRORED,
+    answers=(F.MIRRORED,),
     # … and the listener sends it what it asked for.
     listener=(
         F.BATCH, F.CHUNK, F.GAP, F.DROPPED, F.EXTENTS, F.ASK, F.REQUEST,
         F.MEMBERS, F.MIRRORED, F.REGISTRATION, F.COMPARED, F.DAMAGED,
+        F.TASKS, F.TASK_SETTLED, F.TASK_READY,
     ),
 )  # fmt: skip
 """A node dials a node; the peer dials back for the other direction."""

@@ -187,6 +187,13 @@ STRATEGIES: Final[Mapping[str, st.SearchStrategy[Any]]] = {
     "[[brokerId, name, [host:port]]]": st.lists(
         st.tuples(brokers, texts, st.lists(texts, max_size=3)), max_size=4
     ),
+    "[u64]": st.lists(u64s, max_size=4),
+    "[name]": st.lists(texts, max_size=4),
+    "[bytes]": st.lists(st.binary(max_size=40), max_size=4),
+    "[{text: text}]": st.lists(st.dictionaries(texts, texts, max_size=3), max_size=4),
+    "[[u64, name]]": st.lists(st.tuples(u64s, texts), max_size=4),
+    "[[u64, u64]]": st.lists(st.tuples(u64s, u64s), max_size=4),
+    "[[name, u64]]": st.lists(st.tuples(texts, u64s), max_size=4),
 }
 
 EXAMPLES: Final[Mapping[str, Any]] = {
@@ -207,6 +214,13 @@ EXAMPLES: Final[Mapping[str, Any]] = {
     "[[topic, msgNo]]": [("/plant/north/temp", 12), ("/a", 1)],
     "[[brokerId, u64, u64, u64, bool]]": [(BROKER, 3, 120, 77, False)],
     "[[brokerId, name, [host:port]]]": [(BROKER, "north", ["north:4251"]), (OTHER_BROKER, "s", [])],
+    "[u64]": [7, 8],
+    "[name]": ["north", "south"],
+    "[bytes]": [b"20.5", b""],
+    "[{text: text}]": [{"trace": "1f"}, {}],
+    "[[u64, name]]": [(0, "LEASE_EXPIRED")],
+    "[[u64, u64]]": [(1, 12), (14, 14)],
+    "[[name, u64]]": [("emails", 12)],
 }
 
 OR_NIL: Final = " or nil"

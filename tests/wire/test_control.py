@@ -175,6 +175,11 @@ VALUES: dict[str, Any] = {
     "a list of too long names": [LONG + "x"],
     "a list with nil": [None],
     "a list of numbers": [1, 2],
+    "a list with a number below zero": [1, -1],
+    "a list with a yes": [1, True],
+    "a list of bytes": [b"a", b""],
+    "a list of bytes and text": [b"a", "a"],
+    "a list of maps of texts": [{"a": "b"}, {}],
     "too long a list": [""] * 1025,
     "an empty map": {},
     "a map of texts": {"a": "b"},
@@ -186,6 +191,7 @@ VALUES: dict[str, Any] = {
     "a map of bytes": {BROKER: b""},
     "65 headers": {str(i): "" for i in range(65)},
     "64 headers": {str(i): "" for i in range(64)},
+    "rows of two numbers": [[1, 2]],
     "rows of three numbers": [[1, 2, 3]] * 2,
     "rows of four numbers": [[1, 2, 3, 4]],
     "rows with a text": [[1, 2, "3"]],
@@ -223,6 +229,13 @@ FITS: dict[str, set[str]] = {
     "[[topic, msgNo]]": {"an empty list", "topic and number"},
     "[[brokerId, name, [host:port]]]": {"an empty list", "members"},
     "[[brokerId, u64, u64, u64, bool]]": {"an empty list", "holdings"},
+    "[u64]": {"an empty list", "a list of numbers"},
+    "[name]": {"an empty list", "a list of texts"},
+    "[bytes]": {"an empty list", "a list of bytes"},
+    "[{text: text}]": {"an empty list", "a list of maps of texts"},
+    "[[u64, name]]": {"an empty list", "number and topic"},
+    "[[u64, u64]]": {"an empty list", "rows of two numbers"},
+    "[[name, u64]]": {"an empty list", "topic and number"},
 }  # fmt: skip
 
 
