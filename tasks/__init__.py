@@ -1,0 +1,1 @@
+"""Queues over the log: leases, retries, delays, dead letters. Decisions alone: no IO, no clock."""

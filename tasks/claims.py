@@ -1,0 +1,245 @@
+"""Who takes over the tasks of an incarnation that is no more.
+
+A machine without IO. A node that has restarted claims its own earlier incarnations after a moment;
+those of a node that stays away are claimed by the first of the live nodes that hold its logs. A
+claim is durable and known to all before it is acted on. Of two the earlier wins, and a writer that
+is alive wins over all: then the loser is told to let go of what it had taken.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, assert_never
+
+from busnode.wire.ids import BrokerId
+
+OWN_AFTER_S: Final = 2.0
+"""After a start: the links are up by then, and whoever has claimed our tasks has said so."""
+
+GONE_AFTER_S: Final = 10.0
+"""A node that restarts is back by then, and goes on with its tasks itself."""
+
+CLAIMS_MAX: Final = 10_000
+"""Claims that are remembered. By then the logs of the oldest have expired."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """A claim: the tasks of an origin, as far as these numbers in its queues, are the claimer's."""
+
+    origin: BrokerId
+    claimer: BrokerId
+    claimed_us: int
+    extents: tuple[tuple[str, int], ...] = ()
+
+    def wins(self, other: "Claimed") -> bool:
+        return (self.claimed_us, self.claimer) < (other.claimed_us, other.claimer)
+
+
+# Events -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """This node is up; these are its earlier incarnations that have tasks."""
+
+    earlier: Sequence[BrokerId]
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Holds:
+    """This node has the logs of an origin with tasks; so have others. All holders, the first choice
+    first; empty when it has them no more."""
+
+    origin: BrokerId
+    holders: Sequence[BrokerId]
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """A claim is durable here: somebody has told of it, or it is our own."""
+
+    claimed: Claimed
+
+
+@dataclass(frozen=True, slots=True)
+class WriterSeen:
+    """An incarnation is alive."""
+
+    broker_id: BrokerId
+
+
+@dataclass(frozen=True, slots=True)
+class WriterGone:
+    """An incarnation that was alive cannot be reached, or has said goodbye."""
+
+    broker_id: BrokerId
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Ticked:
+    at_s: float
+
+
+Event = Started | Holds | Heard | WriterSeen | WriterGone | Ticked
+
+
+# Actions ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Make a claim of these tasks, make it durable, tell the others, and say `Heard`."""
+
+    origin: BrokerId
+
+
+@dataclass(frozen=True, slots=True)
+class TakeOver:
+    """The tasks of this origin are ours: carry them."""
+
+    origin: BrokerId
+
+
+@dataclass(frozen=True, slots=True)
+class CancelClaim:
+    """What we had claimed is the winner's, or the writer's own when there is none: stop carrying,
+    tell what is finished, and let go of the rest."""
+
+    origin: BrokerId
+    winner: Claimed | None
+
+
+Action = Claim | TakeOver | CancelClaim
+
+
+class Claims:
+    """As one incarnation sees them. It knows no clock: it is told the time."""
+
+    def __init__(self, me: BrokerId, gone_after_s: float = GONE_AFTER_S) -> None:
+        self.me = me
+        self._gone_after_s = gone_after_s
+        self._claims: dict[BrokerId, Claimed] = {}
+        self._alive: set[BrokerId] = {me}
+        self._gone_at: dict[BrokerId, float] = {}
+        self._started_at = 0.0
+        self._earlier: list[BrokerId] = []
+        self._holders: dict[BrokerId, tuple[BrokerId, ...]] = {}
+        self._claiming: set[BrokerId] = set()
+        self._taken: set[BrokerId] = set()
+        """What we were told to take over."""
+
+    def handle(self, event: Event) -> list[Action]:
+        match event:
+            case Started(earlier, at_s):
+                self._earlier = list(earlier)
+                self._started_at = at_s
+                return []
+            case Holds(origin, holders):
+                self._holders.pop(origin, None)
+                if holders:
+                    self._holders[origin] = tuple(holders)
+                return []
+            case Heard(claimed):
+                return self._hear(claimed)
+            case WriterSeen(broker_id):
+                return self._see(broker_id)
+            case WriterGone(broker_id, at_s):
+                if broker_id in self._alive and broker_id != self.me:
+                    self._alive.discard(broker_id)
+                    self._gone_at[broker_id] = at_s
+                return []
+            case Ticked(at_s):
+                return self._tick(at_s)
+            case _:
+                assert_never(event)
+
+    @property
+    def known(self) -> list[Claimed]:
+        """What a peer is told on a new link."""
+        return list(self._claims.values())
+
+    def claim_of(self, origin: BrokerId) -> Claimed | None:
+        return self._claims.get(origin)
+
+    def resolve(self, origin: BrokerId) -> BrokerId | None:
+        """The live incarnation that has the tasks of an origin now; None when there is none."""
+        seen: set[BrokerId] = set()
+        while origin not in self._alive:
+            claimed = self._claims.get(origin)
+            if claimed is None or origin in seen:
+                return None
+            seen.add(origin)
+            origin = claimed.claimer
+        return origin
+
+    def inherited(self, claimer: BrokerId) -> list[BrokerId]:
+        """Origins whose tasks are a claimer's, also through others that it has claimed. Who takes
+        over the claimer goes on with them: it may have died in the middle."""
+        found: list[BrokerId] = [claimer]
+        for each in found:  # it grows meanwhile
+            found += (
+                claimed.origin
+                for claimed in self._claims.values()
+                if claimed.claimer == each and claimed.origin not in found
+            )
+        return found[1:]
+
+    def _hear(self, claimed: Claimed) -> list[Action]:
+        origin = claimed.origin
+        is_ours = claimed.claimer == self.me
+        if is_ours:
+            self._claiming.discard(origin)
+        if origin in self._alive:
+            return [CancelClaim(origin, None)] if is_ours else []
+        best = self._claims.get(origin)
+        if best is not None and best != claimed and not claimed.wins(best):
+            return [CancelClaim(origin, best)] if is_ours else []
+        self._claims[origin] = claimed
+        if len(self._claims) > CLAIMS_MAX:
+            del self._claims[next(iter(self._claims))]
+        if is_ours:
+            return self._take_over([origin, *self.inherited(origin)])
+        if origin in self._taken or (best is not None and best.claimer == self.me):
+            return self._let_go([origin, *self.inherited(origin)], claimed)
+        return []
+
+    def _see(self, broker_id: BrokerId) -> list[Action]:
+        self._alive.add(broker_id)
+        self._gone_at.pop(broker_id, None)
+        claimed = self._claims.pop(broker_id, None)
+        if broker_id in self._taken or (claimed is not None and claimed.claimer == self.me):
+            return self._let_go([broker_id, *self.inherited(broker_id)], None)
+        return []
+
+    def _tick(self, at_s: float) -> list[Action]:
+        due: list[BrokerId] = []
+        if at_s - self._started_at >= OWN_AFTER_S:
+            due += self._earlier
+        for origin, holders in self._holders.items():
+            gone_s = at_s - self._gone_at.get(origin, self._started_at)
+            first = next((holder for holder in holders if holder in self._alive), None)
+            if gone_s >= self._gone_after_s and first == self.me and origin not in due:
+                due.append(origin)
+        claims: list[Action] = []
+        for origin in due:
+            is_free = origin not in self._claims and origin not in self._alive
+            if is_free and origin not in self._claiming:
+                self._claiming.add(origin)
+                claims.append(Claim(origin))
+        return claims
+
+    def _take_over(self, origins: list[BrokerId]) -> list[Action]:
+        new = [
+            origin
+            for origin in origins
+            if origin not in self._taken and self.resolve(origin) == self.me
+        ]
+        self._taken.update(new)
+        return [TakeOver(origin) for origin in new]
+
+    def _let_go(self, origins: list[BrokerId], winner: Claimed | None) -> list[Action]:
+        ours = [origins[0], *(origin for origin in origins[1:] if origin in self._taken)]
+        self._taken.difference_update(ours)
+        return [CancelClaim(origin, winner) for origin in ours]

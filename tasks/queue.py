@@ -1,0 +1,554 @@
+"""One queue of one owner: which task is given to whom, and what becomes of it.
+
+Measured with 1000 tasks at a time that have not failed before, on a busy machine: 0.1 µs each to
+give out and 0.5 µs to complete, its record and the commit included; 0.13 and 0.7 while a million
+others are delayed. One at a time 8 and 20 µs.
+"""
+
+from collections import deque
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, assert_never
+
+from busnode.tasks.ages import Ages
+from busnode.tasks.events import (
+    LEASE_EXPIRED,
+    NOT_DEAD,
+    Action,
+    Answer,
+    CarriedOut,
+    DeadActed,
+    Enqueued,
+    Event,
+    FinishedElsewhere,
+    Journal,
+    JournalCommitted,
+    Lease,
+    Polled,
+    Ready,
+    Report,
+    Settled,
+    SnapshotDue,
+    Snapshotted,
+    Ticked,
+)
+from busnode.tasks.fences import Fences
+from busnode.tasks.intake import Intake
+from busnode.tasks.journal import (
+    ROWS_MAX,
+    RUNS_MAX,
+    Failed,
+    FencesReserved,
+    Finished,
+    FinishedAs,
+    JournalRecord,
+    Requeued,
+    RowsKept,
+    SnapshotBegun,
+    SnapshotEnded,
+    TakenOver,
+)
+from busnode.tasks.leases import LEASE_S_MAX, Grant
+from busnode.tasks.places import Places, State, TaskRow
+from busnode.tasks.ranges import runs_of
+from busnode.tasks.repeats import Repeats
+from busnode.tasks.rows import DEAD, UNTOUCHED, Row
+from busnode.tasks.snapshot import snapshot
+from busnode.tasks.statistics import Statistics, Totals
+from busnode.wire.carried_task import ERROR_BYTES_MAX, Attempt, cut
+from busnode.wire.ids import BrokerId
+from busnode.wire.limits import NAME_BYTES_MAX
+from busnode.wire.retry_schedule import Schedule
+from busnode.wire.task_options import TaskOptions
+
+DEAD_KEEP_S: Final = 30 * 24 * 3600.0
+"""How long a dead letter waits for somebody to act."""
+
+DUE_MAX: Final = 50_000
+"""Tasks that come due in one tick: about 50 ms. `first_due_us` tells that there are more."""
+
+EXPIRED: Final = "lease expired"
+
+_SPREAD: Final = 0.6180339887498949
+"""Added again and again, and taken modulo 1, it spreads a batch's random numbers evenly."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    """What happens when a record is durable."""
+
+    seq: int
+    record: JournalRecord
+    numbers: Sequence[int] = ()
+    """Those of a `Finished` that a worker has completed, as it said them."""
+    worker: str = ""
+    at_us: int = 0
+    arrivals: Mapping[int, TaskOptions] | None = None
+
+
+class TaskQueue:
+    """No IO, clock or randomness inside: events in, actions out. A state changes when the record
+    that says so is durable; until then the task is settling."""
+
+    def __init__(
+        self,
+        name: str,
+        default_retry: Schedule,
+        first_fence: int,
+        *,
+        broker_id: BrokerId,
+        dead_keep_s: float = DEAD_KEEP_S,
+    ) -> None:
+        self.name = name
+        self.broker_id = broker_id
+        self.totals = Totals()
+        self._default_retry = default_retry
+        self._places = Places(round(dead_keep_s * 1_000_000))
+        self._intake = Intake(self._places, default_retry, broker_id)
+        self._fences = Fences(first_fence)
+        self._ages = Ages()
+        self._repeats = {"complete": Repeats(), "fail": Repeats(), "reject": Repeats()}
+        self._leaving: set[int] = set()
+        """With a worker, and carried out meanwhile: when the lease ends they are finished."""
+        self._seq = 0
+        self._committed_seq = 0
+        self._pending: deque[_Pending] = deque()
+        self._answers: deque[tuple[int, Answer]] = deque()
+        self._snapshot: Iterator[JournalRecord] | None = None
+        self._snapshot_seq = 0
+        self._snapshot_part_seq = 0
+        self._actions: list[Action] = []
+
+    def handle(self, event: Event) -> list[Action]:
+        actions = self._actions = []
+        was_available = self.available
+        match event:
+            case Polled():
+                self._poll(event)
+            case Settled():
+                self._settle(event)
+            case JournalCommitted(seq):
+                self._commit(seq)
+            case Enqueued(first_no, count, options, now_us):
+                self._enqueue(first_no, count, options, now_us)
+            case Ticked():
+                self._tick(event)
+            case DeadActed():
+                self._act_on_dead(event)
+            case FinishedElsewhere(numbers):
+                self._finish_soon(numbers, "elsewhere")
+            case CarriedOut(numbers):
+                self._leaving.update(n for n in numbers if n in self._places.leases)
+                self._finish_soon((n for n in numbers if n not in self._leaving), "carried")
+            case SnapshotDue():
+                if self._snapshot is None:
+                    self._snapshot = snapshot(self._places, self._intake.taken, self._fences.asked)
+                    self._snapshot_seq = self._seq + 1
+                    self._write_snapshot()
+            case _:
+                assert_never(event)
+        if not was_available and self.available:
+            actions.append(Ready())
+        return actions
+
+    # What is there --------------------------------------------------------------------------------
+
+    @property
+    def available(self) -> int:
+        """How many a poll could get now."""
+        return min(len(self._places.ready), self._fences.left)
+
+    @property
+    def floor(self) -> int:
+        """The first number that is not finished: what lies before it in the log is not needed."""
+        return self._places.finished.floor
+
+    @property
+    def extent(self) -> int:
+        """The last number there is."""
+        return self._places.extent
+
+    @property
+    def fence(self) -> int:
+        """The last that was given out."""
+        return self._fences.next - 1
+
+    @property
+    def first_due_us(self) -> int | None:
+        """When a tick makes something ready; past, when there was more than a tick may do."""
+        return self._places.first_due_us
+
+    def statistics(self) -> Statistics:
+        places, totals = self._places, self.totals
+        alive = (n for n in places.unfinished() if n not in places.dead)
+        oldest = next(alive, None)
+        return Statistics(
+            ready=len(places.ready),
+            delayed=places.delayed,
+            retrying=places.retrying,
+            leased=len(places.leases),
+            settling=places.settling,
+            dead=len(places.dead),
+            enqueued_total=totals.enqueued,
+            completed_total=totals.completed,
+            failed_total=totals.failed,
+            expired_total=totals.expired,
+            dead_total=totals.dead,
+            repeated_total=totals.repeated,
+            oldest_enqueued_us=None if oldest is None else self._ages.of(oldest),
+            first_due_us=places.first_due_us,
+            floor=self.floor,
+            extent=places.extent,
+            fence=self.fence,
+        )
+
+    def rows(self, state: State | None, after_no: int, limit: int) -> list[TaskRow]:
+        """The tasks in this state, or all, by number."""
+        found: list[TaskRow] = []
+        for number in self._places.unfinished(state, after_no):
+            row = self._places.find(number)
+            if row is not None:
+                found.append(row)
+            if len(found) >= limit:
+                break
+        return found
+
+    def find(self, number: int) -> TaskRow | None:
+        """One as it is now; None when it is finished or was never there."""
+        return self._places.find(number)
+
+    def unfinished(self) -> Iterator[tuple[int, Row | None]]:
+        """All tasks and dead letters, by number, with their rows where they have one."""
+        for number in self._places.unfinished():
+            yield number, self._places.row(number)
+
+    def carry_before(self, number: int) -> Iterator[tuple[int, Row | None]]:
+        """Tasks and dead letters below a number that are neither with a worker nor settling: what
+        must be carried before the log up to there can go. `recovery.carry` makes a `Carried` of the
+        row and of what the record says."""
+        for each in self._places.unfinished(before_no=number):
+            if self._places.is_idle(each):
+                yield each, self._places.rows.get(each)
+
+    # Enqueued -------------------------------------------------------------------------------------
+
+    def _enqueue(
+        self, first_no: int, count: int, options: Sequence[TaskOptions | None] | None, now_us: int
+    ) -> None:
+        self.totals.enqueued += count
+        odd = self._intake.take_in(first_no, count, options, now_us)
+        carried = (each.carried for each in options or () if each is not None)
+        enqueued_us = (each.enqueued_us for each in carried if each is not None)
+        self._ages.note(first_no, min(enqueued_us, default=now_us))
+        if odd.repeats:
+            self.totals.repeated += len(odd.repeats)
+            self._write_finished(odd.repeats, "repeated")
+        for fault, numbers in odd.faulty.items():
+            self._fail(numbers, "", fault, now_us, dict.fromkeys(numbers, DEAD), attempted=0)
+        for origin, arrivals in odd.arrivals.items():
+            self._arrive(origin, arrivals, now_us)
+        self._reserve_fences()
+
+    def _arrive(self, origin: BrokerId, arrivals: Mapping[int, TaskOptions], now_us: int) -> None:
+        old: list[int] = []
+        for options in arrivals.values():
+            assert options.carried is not None
+            self._fences.skip_to(options.carried.fence)
+            old.append(options.carried.number)
+        record = TakenOver(origin, runs_of(old), runs_of(arrivals))
+        self._write(record, at_us=now_us, arrivals=arrivals)
+
+    # Given out ------------------------------------------------------------------------------------
+
+    def _poll(self, event: Polled) -> None:
+        self._reserve_fences()
+        places = self._places
+        expires_at_s = event.at_s + min(event.lease_s, LEASE_S_MAX)
+        name = cut(event.name, NAME_BYTES_MAX)
+        numbers: list[int] = []
+        runs = places.ready.take(min(event.want, self.available))
+        first_fence = self._fences.next
+        for first, last in runs:
+            fence = first_fence + len(numbers)
+            places.leases.give(Grant(first, last, fence, event.worker, name, expires_at_s))
+            numbers.extend(range(first, last + 1))
+        fences = list(self._fences.take(len(numbers)))
+        attempts = [1] * len(numbers)
+        if places.rows:
+            known = places.rows.get
+            attempts = [known(number, UNTOUCHED).attempts + 1 for number in numbers]
+        self._actions.append(Lease(event.poll, numbers, fences, attempts, expires_at_s))
+
+    def _reserve_fences(self) -> None:
+        ceiling = self._fences.reserve()
+        if ceiling is not None:
+            self._write(FencesReserved(ceiling))
+
+    # Settled --------------------------------------------------------------------------------------
+
+    def _settle(self, event: Settled) -> None:
+        leases, worker, at_s = self._places.leases, event.worker, event.at_s
+        taken: dict[int, Grant] = {}
+        refused: list[tuple[int, str]] = []
+        repeats = self._repeats.get(event.verb)
+        fences = event.fences if len(event.fences) == len(event.numbers) else ()
+        repeated = False
+        for place, (number, fence) in enumerate(zip(event.numbers, fences, strict=False)):
+            grant = leases.take(number, fence, worker, at_s)
+            if grant is not None:
+                taken[number] = grant
+            elif number in taken and number + taken[number].offset == fence:
+                pass  # said twice in one breath
+            elif repeats is not None and repeats.is_repeat(number, fence):
+                repeated = True
+            else:
+                refused.append((place, LEASE_EXPIRED))
+        if not fences:
+            refused = [(place, LEASE_EXPIRED) for place in range(len(event.numbers))]
+        if taken:
+            self._settle_taken(event, taken)
+            if repeats is not None:
+                repeats.remember((number + grant.offset, number) for number, grant in taken.items())
+        self._answer(event.done, refused, waits=repeats is not None and (repeated or bool(taken)))
+
+    def _settle_taken(self, event: Settled, taken: dict[int, Grant]) -> None:
+        name = next(iter(taken.values())).name
+        numbers = list(taken)
+        match event.verb:
+            case "complete":
+                self._leaving.difference_update(numbers)
+                self._write_finished(numbers, "completed", name, event.now_us)
+            case "fail":
+                staying = self._stay(numbers)
+                dues = self._dues(staying, event.now_us, event.random)
+                self._fail(staying, name, event.error, event.now_us, dues)
+            case "reject":
+                staying = self._stay(numbers)
+                dues = dict.fromkeys(staying, DEAD)
+                self._fail(staying, name, event.error, event.now_us, dues)
+            case "release":
+                for number in self._stay(numbers):
+                    self._places.put(number, 0, 0)
+            case "extend":
+                expires_at_s = event.at_s + min(event.lease_s, LEASE_S_MAX)
+                self._places.leases.extend(list(taken.items()), expires_at_s)
+            case _:
+                assert_never(event.verb)
+
+    def _stay(self, numbers: list[int]) -> list[int]:
+        """Of those that a worker gives back, the ones that were not carried out meanwhile."""
+        left = [number for number in numbers if number in self._leaving] if self._leaving else []
+        if not left:
+            return numbers
+        self._leaving.difference_update(left)
+        self._write_finished(left, "carried")
+        return [number for number in numbers if number not in set(left)]
+
+    def _dues(self, numbers: Iterable[int], now_us: int, random: float) -> dict[int, int]:
+        """When each is tried again, or that it is not."""
+        dues: dict[int, int] = {}
+        for place, number in enumerate(numbers):
+            attempt = self._places.rows.get(number, UNTOUCHED).attempts + 2
+            schedule = self._places.traits.of(number).retry or self._default_retry
+            if attempt > schedule.attempts_max:
+                dues[number] = DEAD
+            else:
+                wait_s = schedule.wait_s(attempt, (random + place * _SPREAD) % 1.0)
+                dues[number] = now_us + round(wait_s * 1_000_000)
+        return dues
+
+    def _fail(
+        self,
+        numbers: Sequence[int],
+        worker: str,
+        error: str,
+        now_us: int,
+        dues: Mapping[int, int],
+        attempted: int = 1,
+    ) -> None:
+        error = cut(error, ERROR_BYTES_MAX)
+        shared: dict[int, Attempt] = {}
+        attempts: list[int] = []
+        for number in numbers:
+            row = self._places.rows.get(number, UNTOUCHED)
+            attempt = row.attempts + attempted
+            why = shared.get(attempt)
+            if why is None:
+                why = shared[attempt] = Attempt(attempt, now_us, worker, error)
+            self._places.changing[number] = row.failed(attempt, dues[number], now_us, why)
+            attempts.append(attempt)
+        for at in range(0, len(numbers), ROWS_MAX):
+            part = numbers[at : at + ROWS_MAX]
+            part_dues = [dues[number] for number in part]
+            self._write(
+                Failed(part, attempts[at : at + ROWS_MAX], part_dues, now_us, worker, error)
+            )
+
+    # Time -----------------------------------------------------------------------------------------
+
+    def _tick(self, event: Ticked) -> None:
+        by_worker: dict[str, list[int]] = {}
+        for grant, numbers in self._places.leases.expire(event.at_s):
+            by_worker.setdefault(grant.name, []).extend(numbers)
+        for worker, numbers in by_worker.items():
+            staying = self._stay(numbers)
+            dues = self._dues(staying, event.now_us, event.random)
+            at_once = {number: DEAD if due == DEAD else 0 for number, due in dues.items()}
+            self.totals.expired += len(staying)
+            self._fail(staying, worker, EXPIRED, event.now_us, at_once)
+        self._places.come_due(event.now_us, DUE_MAX)
+        over = self._places.dead_over(event.now_us, DUE_MAX)
+        if over:
+            self._finish_soon(over, "over")
+        self._intake.keys.forget(event.now_us)
+        self._ages.forget(self.floor)
+
+    # Finished, dead -------------------------------------------------------------------------------
+
+    def _finish_soon(self, numbers: Iterable[int], how: FinishedAs) -> None:
+        """Wherever they are, unless they are finished or about to be."""
+        places = self._places
+        ending: list[int] = []
+        for number in set(numbers):
+            if not 0 < number <= places.extent:
+                continue
+            if number in places.finished or number in places.finishing:
+                continue
+            places.withdraw(number)
+            self._leaving.discard(number)
+            ending.append(number)
+        self._write_finished(ending, how)
+
+    def _act_on_dead(self, event: DeadActed) -> None:
+        places = self._places
+        numbers = event.numbers
+        if numbers is None:
+            numbers = [n for first, last in places.dead.runs() for n in range(first, last + 1)]
+        acted: list[int] = []
+        refused: list[tuple[int, str]] = []
+        for place, number in enumerate(numbers):
+            if places.dead.discard(number):
+                acted.append(number)
+            else:
+                refused.append((place, NOT_DEAD))
+        if event.act == "requeue":
+            for number in acted:
+                places.changing[number] = places.rows[number].requeued()
+            runs = runs_of(acted)
+            for at in range(0, len(runs), RUNS_MAX):
+                self._write(Requeued(runs[at : at + RUNS_MAX]), at_us=event.now_us)
+        else:
+            self._write_finished(acted, "deleted")
+        self._answer(event.done, refused, waits=bool(acted))
+
+    # The journal ----------------------------------------------------------------------------------
+
+    def _write(
+        self,
+        record: JournalRecord,
+        numbers: Sequence[int] = (),
+        worker: str = "",
+        at_us: int = 0,
+        arrivals: Mapping[int, TaskOptions] | None = None,
+    ) -> None:
+        self._seq += 1
+        self._pending.append(_Pending(self._seq, record, numbers, worker, at_us, arrivals))
+        self._actions.append(Journal(self._seq, record))
+
+    def _write_finished(
+        self, numbers: Sequence[int], how: FinishedAs, worker: str = "", at_us: int = 0
+    ) -> None:
+        runs = runs_of(numbers)
+        for first, last in runs:
+            self._places.finishing.add_run(first, last)
+        for at in range(0, len(runs), RUNS_MAX):
+            part = runs[at : at + RUNS_MAX]
+            said = (
+                numbers if len(runs) <= RUNS_MAX else [n for a, b in part for n in range(a, b + 1)]
+            )
+            self._write(Finished(how, part), said, worker, at_us)
+
+    def _answer(self, done: Hashable, refused: list[tuple[int, str]], *, waits: bool) -> None:
+        answer = Answer(done, refused)
+        if waits and self._seq > self._committed_seq:
+            self._answers.append((self._seq, answer))
+        else:
+            self._actions.append(answer)
+
+    def _commit(self, seq: int) -> None:
+        assert seq <= self._seq
+        self._committed_seq = max(self._committed_seq, seq)
+        while self._pending and self._pending[0].seq <= seq:
+            self._apply(self._pending.popleft())
+        while self._answers and self._answers[0][0] <= seq:
+            self._actions.append(self._answers.popleft()[1])
+
+    def _apply(self, pending: _Pending) -> None:
+        """A record is durable: what it says is so."""
+        if pending.seq == self._snapshot_part_seq:
+            self._write_snapshot()  # a part says nothing new
+            return
+        places = self._places
+        match pending.record:
+            case Finished(how, runs):
+                if how == "completed":
+                    self._report_completed(pending)
+                places.finish(runs)
+            case Failed() as failed:
+                self._apply_failed(failed)
+            case Requeued(runs):
+                for first, last in runs:
+                    for number in range(first, last + 1):
+                        row = places.changing.pop(number, None)
+                        if row is not None:
+                            places.rows[number] = row
+                            places.put(number, 0, pending.at_us)
+            case FencesReserved(ceiling):
+                self._fences.grant(ceiling)
+            case TakenOver(origin, runs, _):
+                if origin == self.broker_id:
+                    places.finish(runs)
+                for number, options in (pending.arrivals or {}).items():
+                    if places.arriving.discard(number):
+                        self._intake.place(number, options, pending.at_us)
+            case SnapshotBegun() | RowsKept() | SnapshotEnded():
+                raise AssertionError("only snapshots have such parts")
+            case _:
+                assert_never(pending.record)
+
+    def _report_completed(self, pending: _Pending) -> None:
+        rows = self._places.rows
+        touched = {n: rows[n] for n in pending.numbers if n in rows} if rows else {}
+        self.totals.completed += len(pending.numbers)
+        self._actions.append(
+            Report("completed", pending.numbers, pending.worker, pending.at_us, touched)
+        )
+
+    def _apply_failed(self, failed: Failed) -> None:
+        places = self._places
+        died: dict[int, Row] = {}
+        for number in failed.numbers:
+            row = places.changing.pop(number, None)
+            if row is None:
+                continue
+            places.rows[number] = row
+            if row.dead_us is not None:
+                places.bury(number, row.dead_us)
+                died[number] = row
+            else:
+                places.put(number, row.due_us, failed.at_us)
+        self.totals.failed += len(failed.numbers)
+        self.totals.dead += len(died)
+        if died:
+            self._actions.append(Report("failed", list(died), failed.worker, failed.at_us, died))
+
+    def _write_snapshot(self) -> None:
+        """The next part; each is written when the one before it is durable."""
+        assert self._snapshot is not None
+        part = next(self._snapshot, None)
+        if part is None:
+            self._snapshot = None
+            self._actions.append(Snapshotted(self._snapshot_seq))
+            return
+        self._write(part)
+        self._snapshot_part_seq = self._seq
