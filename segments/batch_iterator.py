@@ -28,7 +28,7 @@ def read_batches(log: Log, after_no: int = 0) -> Iterator[tuple[BatchHeader, mem
         if isinstance(found, Hole):
             yield found
             continue
-        next_no = yield from _batches(found, key)
+        next_no = yield from batches_of(found, key)
         if next_no <= found.last_no:
             # A record that nobody had read yet is damaged: remember it and go on behind it.
             if next_no == examined_no:
@@ -38,7 +38,7 @@ def read_batches(log: Log, after_no: int = 0) -> Iterator[tuple[BatchHeader, mem
             reader = log.reader(next_no - 1)
 
 
-def _batches(found: Range, key: LogKey) -> Generator[tuple[BatchHeader, memoryview], None, MsgNo]:
+def batches_of(found: Range, key: LogKey) -> Generator[tuple[BatchHeader, memoryview], None, MsgNo]:
     """The good batches of a range up to the first bad one; the number after the last good one."""
     buffer = bytearray(found.length)
     view = memoryview(buffer)

@@ -1,9 +1,19 @@
 """What may go: whole segments, by age and by size. Pure decisions."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from busnode.wire.ids import BrokerId, LogId, MsgNo
+
+
+def nothing_pinned(log_id: LogId) -> MsgNo | None:
+    del log_id
+    return None
+
+
+def by_size_too(log_id: LogId) -> bool:
+    del log_id
+    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +25,10 @@ class RetentionRules:
     store_bytes_max: int | None = None
     age_s_of: Mapping[BrokerId, float] = field(default_factory=dict[BrokerId, float])
     """Where it is not `age_s`: copies are kept for as long as their origin keeps them."""
+    pinned_from: Callable[[LogId], MsgNo | None] = nothing_pinned
+    """The first number of a log that somebody still needs, whatever its age; None: nobody does."""
+    goes_by_size: Callable[[LogId], bool] = by_size_too
+    """Whether a log may lose anything only because there is too much."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +75,7 @@ def choose_expired(
         chosen += gone
         kept += segments[len(gone) :]
     if rules.store_bytes_max is not None:
-        chosen += _from_store(kept, rules.store_bytes_max)
+        chosen += _from_store(kept, rules.store_bytes_max, rules)
     return chosen
 
 
@@ -70,17 +84,18 @@ def _from_one_log(
 ) -> list[tuple[Candidate, str]]:
     chosen: list[tuple[Candidate, str]] = []
     left_bytes = sum(segment.size_bytes for segment in segments)
-    age_s_max = rules.age_s_of.get(segments[0].log_id.broker_id, rules.age_s)
+    log_id = segments[0].log_id
+    age_s_max = rules.age_s_of.get(log_id.broker_id, rules.age_s)
+    pinned_from = rules.pinned_from(log_id)
+    bytes_max = rules.log_bytes_max if rules.goes_by_size(log_id) else None
     for segment in segments:
+        if pinned_from is not None and segment.next_no > pinned_from:
+            break
         age_s = (now_us - segment.stored_us) / 1e6
         if age_s_max is not None and age_s > age_s_max:
             reason = f"older than {age_s_max:g} s"
-        elif (
-            rules.log_bytes_max is not None
-            and left_bytes > rules.log_bytes_max
-            and not segment.writable
-        ):
-            reason = f"its log is larger than {rules.log_bytes_max} bytes"
+        elif bytes_max is not None and left_bytes > bytes_max and not segment.writable:
+            reason = f"its log is larger than {bytes_max} bytes"
         else:
             break
         chosen.append((segment, reason))
@@ -88,7 +103,9 @@ def _from_one_log(
     return chosen
 
 
-def _from_store(kept: list[Candidate], bytes_max: int) -> list[tuple[Candidate, str]]:
+def _from_store(
+    kept: list[Candidate], bytes_max: int, rules: RetentionRules
+) -> list[tuple[Candidate, str]]:
     """The oldest of all logs go first; a log's own order holds even where its clock went back."""
     left_bytes = sum(segment.size_bytes for segment in kept)
     latest: dict[LogId, int] = {}
@@ -97,12 +114,14 @@ def _from_store(kept: list[Candidate], bytes_max: int) -> list[tuple[Candidate, 
         latest[segment.log_id] = max(latest.get(segment.log_id, 0), segment.stored_us)
         aged.append((latest[segment.log_id], place))
     chosen: list[tuple[Candidate, str]] = []
-    stopped: set[LogId] = set()
+    stopped = {log_id for log_id in latest if not rules.goes_by_size(log_id)}
+    pinned = {log_id: rules.pinned_from(log_id) for log_id in latest}
     for _, place in sorted(aged):
         segment = kept[place]
         if left_bytes <= bytes_max:
             break
-        if segment.writable:
+        pinned_from = pinned[segment.log_id]
+        if segment.writable or (pinned_from is not None and segment.next_no > pinned_from):
             stopped.add(segment.log_id)
         elif segment.log_id not in stopped:
             chosen.append((segment, f"the store is larger than {bytes_max} bytes"))

@@ -57,6 +57,36 @@ def rules(
     return RetentionRules(age_s, log_bytes, store_bytes)
 
 
+def pinned(log_id: LogId) -> MsgNo | None:
+    return MsgNo(12) if log_id == A else None
+
+
+def test_what_somebody_needs_stays_however_old_it_is() -> None:
+    segments = [candidate(log_id, n, 100, 90.0) for log_id in (A, B) for n in (1, 11, 21)]
+    gone = choose_expired(segments, RetentionRules(age_s=50, pinned_from=pinned), NOW_US)
+    assert [(each.log_id, each.first_no) for each, _ in gone] == [(A, 1), (B, 1), (B, 11), (B, 21)]
+
+
+def test_what_somebody_needs_stays_however_large_log_and_store_are() -> None:
+    segments = [candidate(log_id, n, 100, 90.0) for log_id in (A, B) for n in (1, 11, 21)]
+    for rules in (
+        RetentionRules(age_s=None, log_bytes_max=0, pinned_from=pinned),
+        RetentionRules(age_s=None, store_bytes_max=0, pinned_from=pinned),
+    ):
+        gone = {(each.log_id, each.first_no) for each, _ in choose_expired(segments, rules, NOW_US)}
+        assert gone == {(A, 1), (B, 1), (B, 11), (B, 21)}
+
+
+def test_a_log_that_goes_by_age_alone_loses_nothing_for_its_size() -> None:
+    segments = [candidate(log_id, n, 100, 61.0 - n) for log_id in (A, B) for n in (1, 11, 21)]
+    for rules in (
+        RetentionRules(age_s=55, log_bytes_max=0, goes_by_size=lambda log_id: log_id == B),
+        RetentionRules(age_s=55, store_bytes_max=0, goes_by_size=lambda log_id: log_id == B),
+    ):
+        gone = {(each.log_id, each.first_no) for each, _ in choose_expired(segments, rules, NOW_US)}
+        assert gone == {(A, 1), (B, 1), (B, 11), (B, 21)}
+
+
 @pytest.mark.parametrize(
     ("candidates", "kept_by", "gone"),
     [
