@@ -5,6 +5,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Hashable
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final, Protocol, cast
 
 import trio
@@ -28,7 +29,13 @@ from busnode.wire.control import (
     encode_control,
     encode_trusted,
 )
-from busnode.wire.errors import FrameTooLarge, LimitReached, NoProvider, Refused
+from busnode.wire.errors import (
+    BusnodeError,
+    FrameTooLarge,
+    LimitReached,
+    NoProvider,
+    Refused,
+)
 from busnode.wire.fields import U64_MAX
 from busnode.wire.ids import Pattern
 from busnode.wire.limits import HEADERS_BYTES_MAX, REQUEST_BYTES_MAX
@@ -43,6 +50,10 @@ PROVIDERS_OF_PEER_MAX: Final = 100_000
 
 SystemAnswer = Callable[[bytes], Any]
 """From a request's payload to something that JSON can carry."""
+
+
+LaterAnswer = Callable[[bytes, Callable[[Any, BusnodeError | None], None]], None]
+"""The same with whom to tell the answer, or why there is none."""
 
 
 class Party(Hashable, Protocol):
@@ -64,6 +75,7 @@ class Bidding:
         self._provided: dict[Party, dict[int, tuple[Pattern, bool]]] = {}
         """Of everybody who is here: the patterns that they provide, by number, eagerly or not."""
         self._system: dict[str, SystemAnswer] = {}
+        self._later: dict[str, LaterAnswer] = {}
         self._changed = trio.Event()
         self._armed: float | None = None
         """When `run` wakes up by itself."""
@@ -73,6 +85,10 @@ class Bidding:
     def answer(self, topic: str, answer: SystemAnswer) -> None:
         """Answer requests on a topic of the system."""
         self._system[topic] = answer
+
+    def answer_later(self, topic: str, answer: LaterAnswer) -> None:
+        """The same where an answer takes a while."""
+        self._later[topic] = answer
 
     def join(self, party: Party) -> None:
         self._provided[party] = {}
@@ -171,13 +187,25 @@ class Bidding:
 
     def _answer_system(self, party: Party, message: Request) -> None:
         answer = self._system.get(message.topic)
+        later = self._later.get(message.topic)
         code, payload = None, b""
+        if later is not None:
+            later(message.payload, partial(self._answered_later, party, message.request))
+            return
         if answer is None:
             code = NoProvider.code
-            payload = f"the system answers on {', '.join(sorted(self._system))}".encode()
+            topics = sorted((*self._system, *self._later))
+            payload = f"the system answers on {', '.join(topics)}".encode()
         else:
             payload = json.dumps(answer(message.payload)).encode()
         party.send(_encode_reply(message.request, code, {}, payload, last=True))
+
+    def _answered_later(
+        self, party: Party, request: int, answer: Any, error: BusnodeError | None
+    ) -> None:
+        code = None if error is None else error.code
+        payload = json.dumps(answer) if error is None else error.text
+        self._answer(party, _encode_reply(request, code, {}, payload.encode(), last=True))
 
     def _do(self, actions: list[Action]) -> None:
         left = deque(actions)

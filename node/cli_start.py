@@ -14,7 +14,7 @@ from busnode.node.cli import WrongUsage
 from busnode.node.config import BadSetting, NodeConfig
 from busnode.node.logs import configure, fields
 from busnode.node.presentation import Lines, Part
-from busnode.node.setting_kinds import Seeds, Switch
+from busnode.node.setting_kinds import QueueRetries, Seeds, Switch
 from busnode.node.settings import (
     CONFIG,
     FILE_BYTES_MAX,
@@ -43,7 +43,7 @@ def _flags(command: Callable[..., None]) -> Callable[..., None]:
         how: dict[str, Any] = {"metavar": setting.kind.metavar}
         if isinstance(setting.kind, Switch):
             how = {"is_flag": True, "default": None}
-        if isinstance(setting.kind, Seeds):
+        if isinstance(setting.kind, Seeds | QueueRetries):
             how["multiple"] = True
         command = click.option(setting.flag, setting.name, help=shown, **how)(command)
     return command

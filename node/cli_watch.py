@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from busnode.node.cli_asking import BRIEFLY, OTHERS_S, STATUS, Neighbour, Status, ask, neighbours
+from busnode.node.cli_asking import BRIEFLY, OTHERS_S, STATUS, Status, ask, neighbours
 from busnode.node.cluster_view import ClusterView
 from busnode.node.connecting import Target
 from busnode.node.flows import Changes, Flow, FlowKey, Speed, Speeds, flows
@@ -47,6 +47,7 @@ async def _all_nodes(to: Target) -> AsyncGenerator[Look, None]:
     import trio
 
     from busnode.client import connect
+    from busnode.client.everyone import Neighbour
     from busnode.wire.errors import BusnodeError, Unavailable
 
     heard: dict[str, tuple[float, Status]] = {}

@@ -3,11 +3,14 @@
 from dataclasses import dataclass
 
 from busnode.wire.errors import BusnodeError
+from busnode.wire.retry_schedule import Schedule
 from busnode.world.network import Address
 
 DAYS = 24 * 3600.0
 HOURS = 3600.0
 SECONDS = 1.0
+
+RETRY = Schedule.parse("0,600,900,1200,1500")
 
 CLIENT_PORT = 4250
 PEER_PORT = 4251
@@ -60,6 +63,14 @@ class NodeConfig:
     retain_s: float = 1 * DAYS
     retain_bytes: int | None = None
     """For the whole store."""
+    task_retry: Schedule = RETRY
+    """When a task that failed is tried again, unless it has a schedule of its own."""
+    queue_retries: tuple[tuple[str, Schedule], ...] = ()
+    """The same for single queues."""
+    adopt_after_s: float = 10 * SECONDS
+    """How long a node may be gone before others go on with its tasks: it restarts within that."""
+    retain_dead_s: float = 30 * DAYS
+    """How long a dead letter waits for somebody to act."""
     segment_bytes_max: int = 64 * 1024 * 1024
     heartbeat_s: float = 15 * SECONDS
     """Three missed, and a peer is gone: at most 60 s."""

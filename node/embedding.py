@@ -11,6 +11,7 @@ from busnode.node.node import RunningNode, start_node
 from busnode.node.settings import check, safe_name, warn_if_open
 from busnode.node.surroundings import surroundings
 from busnode.wire.ids import BrokerId
+from busnode.wire.retry_schedule import Schedule
 from busnode.world.network import Address
 from busnode.world.real_process import absolute, host_name
 from busnode.world.real_thread import TrioThread
@@ -38,6 +39,10 @@ class NodeSettings(TypedDict, total=False):
     storage: str
     retain_s: float
     retain_bytes: int | None
+    task_retry: Schedule
+    queue_retries: tuple[tuple[str, Schedule], ...]
+    adopt_after_s: float
+    retain_dead_s: float
     segment_bytes_max: int
     heartbeat_s: float
     link_heartbeat_s: float

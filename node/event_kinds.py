@@ -117,6 +117,17 @@ SLOW: Final = Kind(
     "consumer.slow", "warning", "slow consumer", "{client} is too slow for {pattern}: {what}",
     is_cheap=True,
 )  # fmt: skip
+TASK_DEAD: Final = Kind(
+    "task.dead", "warning", "dead letters", "{count} tasks of queue {queue} have failed for good",
+    is_cheap=True,
+)  # fmt: skip
+TASKS_TAKEN_OVER: Final = Kind(
+    "task.taken-over", "info", "tasks taken over",
+    "goes on with {count} tasks of {origin}, which is no more",
+)  # fmt: skip
+TASKS_GIVEN_UP: Final = Kind(
+    "task.given-up", "info", "tasks given up", "tasks of {origin} go on elsewhere"
+)
 REFUSED: Final = Kind(
     "client.refused", "warning", "client refused", "{client} was refused: {why}", is_cheap=True
 )

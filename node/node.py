@@ -37,22 +37,30 @@ from busnode.node.identity import find_name
 from busnode.node.incarnation import Incarnations
 from busnode.node.listeners import Listeners, open_listeners
 from busnode.node.mirroring import Mirroring
+from busnode.node.own_messages import PERSISTENT, OwnMessages
 from busnode.node.ownership import Ownership
 from busnode.node.pages import pages
 from busnode.node.peers import Peers
 from busnode.node.producers import Producers
-from busnode.node.publishing import Publishing
+from busnode.node.publishing import TASKS, Publishing
 from busnode.node.receipts import Receipts, encode_refusal
 from busnode.node.router import Router
 from busnode.node.session import ClientSession
 from busnode.node.status import answer_status, answer_topics
 from busnode.node.subscriptions import Subscriptions
+from busnode.node.task_answers import TASKS as TASK_ANSWERS
+from busnode.node.task_answers import TaskAnswers
+from busnode.node.task_claims import TaskClaims
+from busnode.node.task_home import TaskHome
+from busnode.node.task_queue import JOURNAL
+from busnode.node.task_queues import TaskQueues
+from busnode.node.task_renewal import TaskRenewal
 from busnode.node.traffic import Traffic
 from busnode.replication.throttle import Throttle
 from busnode.segments.retention import RetentionRules
 from busnode.segments.storages import find_storage
 from busnode.segments.store import Log, Store, StoreOptions
-from busnode.wire.batches import Columns, encode_columns
+from busnode.wire.batches import Columns
 from busnode.wire.control import (
     Bid,
     Credit,
@@ -63,13 +71,15 @@ from busnode.wire.control import (
     Request,
     SavePosition,
     Subscribe,
+    TaskDone,
+    TaskPoll,
     Welcome,
     encode_control,
 )  # fmt: skip
 from busnode.wire.errors import BusnodeError, Draining, LimitReached, Refused, Unavailable
-from busnode.wire.frames import Flags, encode_batch_frame
-from busnode.wire.ids import BrokerId, ClientNo, Topic
-from busnode.wire.runs import Run, verify_runs
+from busnode.wire.frames import Flags
+from busnode.wire.ids import BrokerId, ClientNo, LogId, Topic
+from busnode.wire.runs import Run
 from busnode.world.network import Address, Stream
 from busnode.world.world import World
 
@@ -77,29 +87,11 @@ logger = logging.getLogger(__name__)
 
 RETENTION_EVERY_S: Final = 60.0
 
-PERSISTENT: Final = Flags.PERSISTENT | Flags.LOCAL
-"""How the node keeps messages of its own."""
-
 EXPIRED_BEFORE_YIELD: Final = 32
 """Segments that are dropped before others have their turn: two files each, and their folder."""
 
 CLIENTS_BEFORE_YIELD: Final = 100
 """Clients that are told of other nodes before others have their turn."""
-
-
-class OwnPublisher:
-    """The node itself as a publisher: nobody waits for its acks."""
-
-    is_client = False
-
-    def __init__(self) -> None:
-        self.uncommitted_bytes = 0
-
-    def send(self, frame: bytes) -> None:
-        """Acks go nowhere: the commit that they tell of has happened."""
-
-    def committed(self, size_bytes: int) -> None:
-        self.uncommitted_bytes -= size_bytes
 
 
 class RunningNode:
@@ -150,10 +142,21 @@ class RunningNode:
             store, self.router, self.producers, self.committer, self.ownership, world.clock, tell
         )
         self.committer.on_committed = self._committed
+        self._own = OwnMessages(self.publishing)
+        self.task_queues = TaskQueues(
+            world, store, self.router, self._own, lambda: self.broker_id,
+            self.ownership.__contains__, config, tell,
+        )  # fmt: skip
+        self.task_home = TaskHome(self.task_queues)
+        self.publishing.check_queue = self.task_queues.check
         self.peers = Peers(
             world, config, name, broker_id, store, self.router, self.publishing, self.bidding,
             world.network.reachable_at(listeners.client.address), listeners.peer,
-            self.ownership, self.mirroring, self.copies, tell,
+            self.ownership, self.mirroring, self.copies, self.task_queues, self.task_home, tell,
+        )  # fmt: skip
+        self.task_claims = self.peers.task_claims = TaskClaims(
+            world, store, self.ownership, self.task_queues, self._own, self.peers,
+            self.peers.mending, broker_id, config.adopt_after_s, tell,
         )  # fmt: skip
         self.subscriptions = self.peers.subscriptions = Subscriptions(
             self.router, self.durable, world, config, self.peers, tell
@@ -162,12 +165,14 @@ class RunningNode:
         self.bidding.answer("/$sys/topics", lambda payload: answer_topics(self, payload))
         self.bidding.answer("/$sys/logs", lambda payload: answer_logs(self, payload))
         self.bidding.answer(EVENTS, self.events.answer)
+        self.task_renewal = TaskRenewal(self.task_queues, self._own, world.clock, config.retain_s)
+        self.task_answers = TaskAnswers(self.task_queues, self._own, world.clock)
+        self.bidding.answer_later(TASK_ANSWERS, self.task_answers.ask)
         self.sessions: dict[ClientNo, ClientSession] = {}
         self.departed = Traffic()
         self.serving = False
         self.draining = False
         self.started_at = world.clock.monotonic()
-        self._own = OwnPublisher()
         self._next_client_no = 1
         self._drained_by: float | None = None
         self._in_a_hurry = False
@@ -228,6 +233,7 @@ class RunningNode:
             self.departed.add(session.received_bytes, session.outgoing.sent_bytes, dropped)
             self.subscriptions.leave(session)
             self.bidding.leave(session)
+            self.task_home.leave(session)
             self.receipts.forget(session)
 
     def welcome(self, session: ClientSession, hello: Hello) -> bytes:
@@ -282,6 +288,12 @@ class RunningNode:
     def reply(self, session: ClientSession, message: Reply) -> None:
         self.bidding.reply(session, message)
 
+    def task_poll(self, session: ClientSession, message: TaskPoll) -> None:
+        self.task_home.poll(session, message)
+
+    def task_done(self, session: ClientSession, message: TaskDone) -> None:
+        self.task_home.done(session, message)
+
     def broke_off(self, session: ClientSession, error: BusnodeError) -> None:
         self.events.tell(REFUSED, client=f"{session.who} at {session.peer}", why=error)
 
@@ -289,6 +301,7 @@ class RunningNode:
         self.peers.damaged(message)
 
     def _committed(self, logs: list[Log]) -> None:
+        self.task_queues.committed(logs)
         moved = self.copies.committed(logs)
         if moved:
             self.peers.copies_moved(moved)
@@ -296,6 +309,8 @@ class RunningNode:
     def _begun(self) -> None:
         """A new incarnation: its logs have to be mirrored too."""
         self.mirroring.begin(self.broker_id)
+        self.task_queues.begin()
+        self.task_claims.begin(self.broker_id)
         self.keep_positions()
 
     # Its own messages -----------------------------------------------------------------------------
@@ -317,28 +332,13 @@ class RunningNode:
 
     def _keep(self, name: str, registration: Registration) -> None:
         payload = encode_registration(registration)
-        self._publish_own(topic_of(name), payload, registration.saved_us, PERSISTENT)
+        columns = Columns([payload])
+        self._own.publish(topic_of(name), columns, registration.saved_us, PERSISTENT)
         self.durable.learn(name, registration)
 
     def _publish_event(self, topic: Topic, payload: bytes, utc_us: int) -> None:
-        self._publish_own(topic, payload, utc_us, Flags.GLOBAL)
-        self.publishing.flush()
-
-    def _publish_own(self, topic: Topic, payload: bytes, utc_us: int, flags: Flags) -> None:
-        """Publish a message of the system's own."""
-        frame = encode_batch_frame(
-            topic=topic.encode(),
-            body=encode_columns(Columns([payload])),
-            count=1,
-            flags=flags,
-            utc_us=utc_us,
-            producer_id=0,
-            producer_seq=0,
-        )
-        buffer = bytearray(frame)
-        view = memoryview(buffer)
-        for run in verify_runs(buffer, view, 0, len(buffer))[0]:
-            self.publishing.publish(self._own, view, run, system=True)
+        self._own.publish(topic, Columns([payload]), utc_us, Flags.GLOBAL)
+        self._own.flush()
 
     def _load_positions(self) -> None:
         """Take over the registrations of durable subscriptions, into this incarnation's own logs,
@@ -372,7 +372,10 @@ class RunningNode:
         """What may expire now. How large the store may be is each node's own affair; how long a
         copy is kept is its origin's."""
         config = self.config
-        return RetentionRules(config.retain_s, None, config.retain_bytes, self.ownership.retain_s)
+        return RetentionRules(
+            config.retain_s, None, config.retain_bytes, self.ownership.retain_s,
+            self.task_claims.pinned_from, _is_of_no_queue,
+        )  # fmt: skip
 
     async def keep_house(self) -> None:
         """Retention, and positions renewed before they expire."""
@@ -384,6 +387,7 @@ class RunningNode:
                 self.router.forget_gone()
                 if self.world.clock.monotonic() - renewed_at > self.config.retain_s / 4:
                     self.keep_positions()
+                    self.task_claims.keep()
                     renewed_at = self.world.clock.monotonic()
             except (BusnodeError, OSError) as error:
                 # What could not be dropped or renewed now is so the next time.
@@ -430,6 +434,11 @@ class RunningNode:
         self._in_a_hurry = True
 
 
+def _is_of_no_queue(log_id: LogId) -> bool:
+    """Whether a log may go because there is too much: what is known of tasks goes by age alone."""
+    return not log_id.topic.startswith((TASKS, JOURNAL))
+
+
 def _turn_away(stream: Stream, error: BusnodeError) -> None:
     """Say why, if it can be said in one go, and close."""
     with suppress(OSError):
@@ -463,6 +472,10 @@ async def start_node(
                 nursery.start_soon(node.keep_house)
                 nursery.start_soon(node.serve_clients)
                 nursery.start_soon(node.keep_directory)
+                nursery.start_soon(node.task_queues.run)
+                nursery.start_soon(node.task_claims.run)
+                nursery.start_soon(node.task_answers.run)
+                nursery.start_soon(node.task_renewal.run)
                 nursery.start_soon(node.peers.run)
                 if listeners.http is not None:
                     nursery.start_soon(HttpServer(listeners.http, pages(node)).run)

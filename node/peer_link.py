@@ -10,6 +10,7 @@ from busnode.node.bidding import Bidding
 from busnode.node.conversation import Conversation
 from busnode.node.handed import Handed
 from busnode.node.remote_reading import RemoteReading
+from busnode.node.task_home import TaskHome
 from busnode.wire.control import (
     Ask,
     Chunk,
@@ -34,6 +35,9 @@ from busnode.wire.control import (
     RegistrationKept,
     Replay,
     Request,
+    TaskReady,
+    Tasks,
+    TaskSettled,
     encode_control,
     encode_trusted,
 )
@@ -84,6 +88,7 @@ class LinkHost(Protocol):
     """What a link asks of its node."""
 
     bidding: Bidding
+    task_home: TaskHome
 
     def forwarded(self, link: "PeerLink", view: memoryview, run: Run) -> None:
         """Messages that are not persistent, for our clients; valid only now."""
@@ -365,6 +370,12 @@ class PeerLink(Conversation):
                 host.extents(self, message)
                 if message.last and message.interest in self.unanswered:
                     self.unanswered.pop(message.interest).set()
+            case Tasks():
+                host.task_home.tasks_from(self, message)
+            case TaskSettled():
+                host.task_home.settled_from(self, message)
+            case TaskReady():
+                host.task_home.owner_ready(self, message.queue)
             case Ask():
                 host.bidding.ask_of_peer(self, message)
             case Request():

@@ -23,6 +23,9 @@ from busnode.node.replays import Replays
 from busnode.node.router import Router
 from busnode.node.subscription import Subscription
 from busnode.node.subscriptions import Subscriptions
+from busnode.node.task_claims import TaskClaims
+from busnode.node.task_peer import TaskPeer
+from busnode.node.task_queues import TaskQueues
 from busnode.segments.store import Log, Store
 from busnode.wire.control import (
     Bid,
@@ -47,6 +50,10 @@ from busnode.wire.control import (
     RegistrationKept,
     Replay,
     Reply,
+    TaskClaim,
+    TaskDone,
+    TaskFinished,
+    TaskPoll,
     Unprovide,
     encode_control,
     encode_trusted,
@@ -91,6 +98,8 @@ class PeerHost(Protocol):
     tell_of: Tell
     mending: Mending
     comparing: Comparing
+    task_queues: TaskQueues
+    task_claims: TaskClaims
 
     def is_own(self, broker_id: BrokerId) -> bool:
         """Whether it is one of this node's own incarnations."""
@@ -150,6 +159,7 @@ class PeerSession(Conversation):
         self._patterns: dict[int, Pattern] = {}
         self._wanted: Trie[int] = Trie()
         self._members: dict[int, Subscription] = {}
+        self._tasks = TaskPeer(self, host.task_queues)
         self._replays = Replays(host.store, self.outgoing, host.mending, host.tell_of)
 
     @property
@@ -184,6 +194,7 @@ class PeerSession(Conversation):
     def forget(self) -> None:
         """It is gone, and so is what it wanted."""
         self._host.copies.leave(self)
+        self._tasks.forget()
         router = self._host.router
         for pattern in self._patterns.values():
             router.remove(pattern, self.feed)
@@ -247,6 +258,14 @@ class PeerSession(Conversation):
                 host.bidding.provide(self, message)
             case Unprovide():
                 host.bidding.unprovide(self, message.provider)
+            case TaskDone():
+                self._tasks.done(message)
+            case TaskClaim():
+                host.task_claims.heard(message)
+            case TaskFinished():
+                host.task_claims.finished_elsewhere(message)
+            case TaskPoll():
+                self._tasks.poll(message)
             case Chunk():
                 pass  # what it announces brings it along
             case Compare():

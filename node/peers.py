@@ -44,6 +44,9 @@ from busnode.node.remote_sources import RemoteSources
 from busnode.node.repairing import Repairing
 from busnode.node.router import Router
 from busnode.node.subscriptions import Subscriptions
+from busnode.node.task_claims import TaskClaims
+from busnode.node.task_home import TaskHome
+from busnode.node.task_queues import TaskQueues
 from busnode.node.unknown_cursors import RETURN_S
 from busnode.replication.comparison import partners
 from busnode.replication.mending import whom_to_ask
@@ -121,9 +124,15 @@ class Peers:
         ownership: Ownership,
         mirroring: Mirroring,
         copies: Copies,
+        task_queues: TaskQueues,
+        task_home: TaskHome,
         tell: Tell,
     ) -> None:
         self.tell_of = tell
+        self.task_queues = task_queues
+        self.task_home = task_home
+        self.task_claims: TaskClaims
+        """Set, as the subscriptions are, by whoever puts the node together."""
         self.copies = copies
         self.mending = Mending(world.files, store, world.clock, self, tell)
         self.comparing = Comparing(
@@ -514,6 +523,8 @@ class Peers:
         who = {"name": link.name, "broker_id": link.broker_id.hex(), "address": link.peer}
         self.tell_of(LINK_MADE, **who)
         self.bidding.join(link)
+        self.task_home.linked(link)
+        self.task_claims.tell_all(link)
         self.mirroring.linked(link)
         self.repairing.linked(link)
         self.mending.came()
@@ -533,6 +544,7 @@ class Peers:
         self.tell_of(kind, name=link.name, goodbye=link.said_goodbye)
         self._forget_report(link.broker_id)
         self.bidding.leave(link)
+        self.task_home.unlinked(link)
         self.mirroring.unlinked(link)
         self.repairing.unlinked(link)
         self.sources.logs.lost(link)
@@ -589,6 +601,12 @@ class Peers:
     def written(self) -> set[BrokerId]:
         """Incarnations that other nodes write now."""
         return {self.repairing.writes_now(node) for node in (*self.sessions, *self.links)}
+
+    def links_by_incarnation(self) -> dict[BrokerId, PeerLink]:
+        return {self.repairing.writes_now(node): link for node, link in self.links.items()}
+
+    def longest_copies(self, broker_id: BrokerId) -> list[BrokerId]:
+        return self.repairing.longest_copies(broker_id)
 
     def missing_links(self) -> list[MissingLink]:
         return self.mesh.missing(self.members())

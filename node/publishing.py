@@ -1,18 +1,25 @@
 """Taking messages in: to subscribers at once, or into a log and to subscribers once it is safe."""
 
+from collections.abc import Callable
 from itertools import accumulate
 from typing import Final, Protocol
 
 from busnode.node.committer import Committer
 from busnode.node.producers import Producer, Producers, SeenRun
-from busnode.node.receipts import Receipt, Receipts
+from busnode.node.receipts import Acked, Receipt, Receipts
 from busnode.node.router import Listener, Route, Router
 from busnode.segments.store import Log
-from busnode.wire.errors import BadTopic, LogPoisoned, NotMirrored, Unavailable
+from busnode.wire.errors import BadTask, BadTopic, LogPoisoned, NotMirrored, Unavailable
 from busnode.wire.frames import TRANSPORT_AT, Flags, Transport, broker_seed
-from busnode.wire.ids import BrokerId
+from busnode.wire.ids import BrokerId, Topic
 from busnode.wire.runs import Run, stamp_run
 from busnode.wire.topics import is_system
+
+TASKS: Final = "/$task/"
+"""Below it each queue has its topic: a task is a message there."""
+
+OWN_PRODUCER: Final = 0
+"""The producerId of a node's own batches: nobody else may write with it where that counts."""
 
 AT_ONCE_MAX: Final = 1000
 """Listeners to whom a message is sent straight on, 5 to 9 ms in all. One client may subscribe to
@@ -22,7 +29,7 @@ RETRY_S: Final = 1.0
 """When a publisher should try again after the disk has failed."""
 
 
-class Publisher(Protocol):
+class Publisher(Acked, Protocol):
     """Who publishes: a session, or the node itself."""
 
     uncommitted_bytes: int
@@ -31,10 +38,6 @@ class Publisher(Protocol):
     def is_client(self) -> bool:
         """Whether somebody waits for the ack; the node's own messages are never refused."""
         ...
-
-    def send(self, frame: bytes) -> None: ...
-
-    def committed(self, size_bytes: int) -> None: ...
 
 
 class Mirrors(Protocol):
@@ -84,6 +87,8 @@ class Publishing:
         self.mirrors: Mirrors = NoMirrors()
         """Where our logs are copied to while they are written."""
         self.require_mirror = False
+        self.check_queue: Callable[[str], None] = _any
+        """Refuses what cannot be the name of a queue."""
         self.messages_live = 0
         self.messages_persistent = 0
         self.repeats = 0
@@ -98,12 +103,22 @@ class Publishing:
         """Take a verified run. Raises Refused when the topic is none, or is the system's own."""
         route = self._router.route(run.topic)
         if is_system(route.topic) and not system:
-            raise BadTopic(f"{route.topic} is a topic of the system: nobody else publishes there")
+            self._check_system(route.topic, run)
         if run.flags & Flags.PERSISTENT:
             self._store(publisher, view, run, route)
         else:
             self.messages_live += 0 if system else run.count
             self._offer(view, run, route)
+
+    def _check_system(self, topic: Topic, run: Run) -> None:
+        """Of the system's topics those of queues alone are for everybody."""
+        if not topic.startswith(TASKS):
+            raise BadTopic(f"{topic} is a topic of the system: nobody else publishes there")
+        if not run.flags & Flags.PERSISTENT:
+            raise BadTask(f"a task is always persistent; {topic} takes nothing else")
+        if any(batch[3] == OWN_PRODUCER for batch in run.batches):
+            raise BadTask(f"producerId {OWN_PRODUCER} is that of nodes: draw one at random")
+        self.check_queue(topic.removeprefix(TASKS))
 
     def begin(self, broker_id: BrokerId) -> None:
         """From here on persistent messages are those of a new incarnation."""
@@ -228,6 +243,10 @@ class Publishing:
         """Whether it is acked as mirrored or refused: it says so, or this node does."""
         required = self.require_mirror and publisher.is_client
         return required or bool(run.flags & Flags.MIRROR_REQUIRED)
+
+
+def _any(queue: str) -> None:
+    del queue
 
 
 def _unavailable(reason: str) -> Unavailable:

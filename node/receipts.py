@@ -26,10 +26,20 @@ def safe_here(log: Log) -> tuple[int, str]:
     return log.committed_no, LOCAL
 
 
-class Acked(Protocol):
-    """Who waits for an ack: a session."""
+Row = tuple[int, int, int]
+"""A receipt as it is told: first producerSeq, batches, first msgNo."""
 
-    def send(self, frame: bytes) -> None: ...
+
+class Acked(Protocol):
+    """Who waits for an ack: a session, or a part of the node itself."""
+
+    def acked(self, broker_id: BrokerId, level: str, rows: list[Row]) -> None:
+        """These batches are safe in logs of that incarnation."""
+        ...
+
+    def refused(self, error: BusnodeError, seqs: Iterable[int]) -> None:
+        """These batches, by their producerSeq, were not taken, or not as it was asked for."""
+        ...
 
     def committed(self, size_bytes: int) -> None:
         """So many bytes that it appended are durable."""
@@ -67,7 +77,7 @@ class Receipts:
     def settle(self, logs: list[Log]) -> None:
         """These logs are committed further: ack what they cover, one frame for each session and
         incarnation, before anybody hears of the messages themselves."""
-        due: dict[tuple[Acked, BrokerId, str], list[tuple[int, int, int]]] = {}
+        due: dict[tuple[Acked, BrokerId, str], list[Row]] = {}
         for log in logs:
             waiting = self._waiting.get(log)
             if waiting is None:
@@ -84,10 +94,8 @@ class Receipts:
                 rows.append((first_seq, batches, first_no))
             if not waiting:
                 del self._waiting[log]
-        most = limits.CONTROL_ELEMENTS_MAX
         for (session, broker_id, level), rows in due.items():
-            for at in range(0, len(rows), most):
-                session.send(encode_trusted(Ack, broker_id, level, rows[at : at + most]))
+            session.acked(broker_id, level, rows)
 
     def settle_waiting(self) -> None:
         """All logs may be acked further: only those are looked at for which somebody waits."""
@@ -111,12 +119,21 @@ class Receipts:
 
 def _refuse(receipt: Receipt, error: BusnodeError) -> None:
     seqs = range(receipt.first_seq, receipt.first_seq + receipt.batches)
-    receipt.session.send(encode_refusals(error, FrameType.BATCH, seqs))
+    receipt.session.refused(error, seqs)
 
 
 def _not_mirrored() -> NotMirrored:
     text = "the mirror was lost before it had the message, which is on this node's disk alone"
     return NotMirrored(text, retry_after_s=RETRY_S)
+
+
+def encode_acks(broker_id: BrokerId, level: str, rows: list[Row]) -> bytes:
+    """ACK frames, nearly always one."""
+    most = limits.CONTROL_ELEMENTS_MAX
+    return b"".join(
+        encode_trusted(Ack, broker_id, level, rows[at : at + most])
+        for at in range(0, len(rows), most)
+    )
 
 
 def encode_refusal(error: BusnodeError, refused: FrameType | None, about: int | None) -> bytes:

@@ -10,6 +10,7 @@ from busnode.node.events import Tell, log_only
 from busnode.node.mirroring import MirrorStream
 from busnode.node.peer_link import PeerLink
 from busnode.node.subscription import Mender
+from busnode.replication.mirror_choice import rendezvous
 from busnode.replication.mirror_progress import SILENT_S
 from busnode.replication.repair import Held, Patience, Push, plan_repairs
 from busnode.replication.throttle import Throttle
@@ -89,6 +90,17 @@ class Repairing:
         return [
             node for node, held in self._holdings.items() if broker_id in held and node != self._me
         ]
+
+    def longest_copies(self, broker_id: BrokerId) -> list[BrokerId]:
+        """Nodes that hold logs of an incarnation which this one holds, too, by what they write now.
+        Who has most of them comes first, in the same order wherever it is asked."""
+        holders = {
+            self._current() if node == self._me else self.writes_now(node): held[broker_id]
+            for node, held in self._holdings.items()
+            if broker_id in held
+        }
+        order = rendezvous(broker_id, holders) or [self._current()]  # it has not counted yet
+        return sorted(order, key=lambda node: -holders.get(node, Held()).messages)
 
     def told(self, node: BrokerId, message: HoldingsTold) -> bool:
         """Another node tells what it holds; whether it holds what it did not hold before."""

@@ -1,13 +1,13 @@
 """One client's connection: what its frames make the node do."""
 
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterable
 from typing import Final, Protocol
 
 import trio
 
 from busnode.node.conversation import Conversation
-from busnode.node.receipts import encode_refusal, encode_refusals
+from busnode.node.receipts import Row, encode_acks, encode_refusal, encode_refusals
 from busnode.wire.control import (
     Bid,
     Control,
@@ -24,6 +24,8 @@ from busnode.wire.control import (
     Request,
     SavePosition,
     Subscribe,
+    TaskDone,
+    TaskPoll,
     Unprovide,
     Unsubscribe,
     encode_control,
@@ -37,7 +39,7 @@ from busnode.wire.errors import (
     Unavailable,
 )
 from busnode.wire.frames import FrameType
-from busnode.wire.ids import ClientNo
+from busnode.wire.ids import BrokerId, ClientNo
 from busnode.wire.limits import PROTOCOL_VERSION
 from busnode.wire.reader import FrameReader, Runs
 from busnode.wire.runs import Run
@@ -52,7 +54,7 @@ UNCOMMITTED_BYTES_MAX: Final = 64 * 1024 * 1024
 
 FINISH_S: Final = 5.0
 
-_BEGINNINGS: Final = (Subscribe, Provide, Request)
+_BEGINNINGS: Final = (Subscribe, Provide, Request, TaskPoll)
 """What would make a node that is leaving send more than answers."""
 
 
@@ -84,6 +86,10 @@ class Home(Protocol):
     def request(self, session: "ClientSession", message: Request) -> None: ...
 
     def reply(self, session: "ClientSession", message: Reply) -> None: ...
+
+    def task_poll(self, session: "ClientSession", message: TaskPoll) -> None: ...
+
+    def task_done(self, session: "ClientSession", message: TaskDone) -> None: ...
 
     def broke_off(self, session: "ClientSession", error: BusnodeError) -> None:
         """The session ends because of what the client has sent."""
@@ -149,6 +155,12 @@ class ClientSession(Conversation):
             self.send(encode_refusal(Draining(reason), None, None))
             self.close()
 
+    def acked(self, broker_id: BrokerId, level: str, rows: list[Row]) -> None:
+        self.send(encode_acks(broker_id, level, rows))
+
+    def refused(self, error: BusnodeError, seqs: Iterable[int]) -> None:
+        self.send(encode_refusals(error, FrameType.BATCH, seqs))
+
     def committed(self, size_bytes: int) -> None:
         """Some of what it appended is durable now."""
         self.uncommitted_bytes -= size_bytes
@@ -185,8 +197,7 @@ class ClientSession(Conversation):
         try:
             self._home.publish(self, self._reader.view, run)
         except (Refused, Unavailable) as error:
-            seqs = [batch.producer_seq for batch in run]
-            self.send(encode_refusals(error, FrameType.BATCH, seqs))
+            self.refused(error, [batch.producer_seq for batch in run])
 
     def _take(self, message: Control) -> Awaitable[None] | None:
         try:
@@ -220,6 +231,10 @@ class ClientSession(Conversation):
                 home.save_position(self, message)
             case Ping():
                 self.send(encode_trusted(Pong, message.token))
+            case TaskDone():
+                home.task_done(self, message)
+            case TaskPoll():
+                home.task_poll(self, message)
             case Unsubscribe():
                 home.unsubscribe(self, message.subscription)
             case Provide():
@@ -259,7 +274,7 @@ class ClientSession(Conversation):
 
 def _number(message: Control) -> int:
     """The number by which a refusal names a message."""
-    for name in ("subscription", "request", "provider"):
+    for name in ("subscription", "request", "provider", "poll", "done"):
         number = getattr(message, name, None)
         if isinstance(number, int):
             return number

@@ -4,7 +4,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol, cast
 
+from busnode.wire.errors import BadTask
 from busnode.wire.limits import NAME_BYTES_MAX
+from busnode.wire.retry_schedule import Schedule
+from busnode.wire.task_options import check_queue
 from busnode.world.network import Address, parse_address
 
 DURATIONS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
@@ -213,6 +216,43 @@ class Seeds:
 
     def write(self, value: tuple[Address, ...]) -> str:
         return ",".join(map(str, value))
+
+
+class Retry:
+    """When a task that failed is tried again."""
+
+    metavar = "SCHEDULE"
+
+    def read(self, raw: object) -> Schedule:
+        try:
+            return Schedule.parse(str(raw))
+        except BadTask as error:
+            raise ValueError(f"is no retry schedule: {error.text}") from None
+
+    def write(self, value: Schedule) -> str:
+        return value.text
+
+
+class QueueRetries:
+    """The same for queues by their names; given again for each, or as a list."""
+
+    metavar = "QUEUE=SCHEDULE"
+
+    def read(self, raw: object) -> tuple[tuple[str, Schedule], ...]:
+        texts: object = [raw] if isinstance(raw, str) else raw
+        if not isinstance(texts, list | tuple):
+            raise ValueError("is no QUEUE=SCHEDULE, nor a list of them")
+        found: dict[str, Schedule] = {}
+        for text in cast("Sequence[object]", texts):
+            queue, separator, schedule = str(text).partition("=")
+            try:
+                found[check_queue(queue)] = Schedule.parse(schedule if separator else "")
+            except BadTask as error:
+                raise ValueError(f"is no QUEUE=SCHEDULE: {error.text}") from None
+        return tuple(found.items())
+
+    def write(self, value: tuple[tuple[str, Schedule], ...]) -> str:
+        return " ".join(f"{queue}={schedule.text}" for queue, schedule in value)
 
 
 class Switch:

@@ -22,6 +22,8 @@ from busnode.node.setting_kinds import (
     NodeName,
     OnOff,
     Port,
+    QueueRetries,
+    Retry,
     Seeds,
     Size,
     Storage,
@@ -108,6 +110,19 @@ SETTINGS: Final = (
     _node("retain_size", Size(), "How large all logs together may become.", "retain_bytes"),
     _node(
         "segment_size", Size(4096), "How large one file of a log may become.", "segment_bytes_max"
+    ),
+    _node("task_retry", Retry(), "When tasks that failed are tried again: seconds before each."),
+    _node(
+        "queue_retry", QueueRetries(), "The same for one queue; may be repeated.", "queue_retries"
+    ),
+    _node(
+        "retain_dead", Duration(1.0), "How long dead letters wait for somebody.", "retain_dead_s"
+    ),
+    _node(
+        "adopt_after",
+        Duration(0.5),
+        "How long a node may be gone before its tasks are adopted.",
+        "adopt_after_s",
     ),
     _node("heartbeat", Duration(0.1, 20.0), "How often a silent client is asked.", "heartbeat_s"),
     _node("link_heartbeat", Duration(0.1, 20.0), "The same for other nodes.", "link_heartbeat_s"),

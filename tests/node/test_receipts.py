@@ -1,16 +1,24 @@
 """Acks: after the commit, in order, together, and for nobody who is gone."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import pytest
 
-from busnode.node.receipts import Receipt, Receipts, encode_refusal, encode_refusals
+from busnode.node.receipts import (
+    Receipt,
+    Receipts,
+    Row,
+    encode_acks,
+    encode_refusal,
+    encode_refusals,
+)
 from busnode.segments.memory_store import MemoryLog
 from busnode.testing.sim.clock import SimClock
 from busnode.wire.control import Ack, Control, Error, decode_control
-from busnode.wire.errors import LogPoisoned, Unavailable
+from busnode.wire.errors import BusnodeError, LogPoisoned, Unavailable
 from busnode.wire.frames import PREFIX, FrameType
-from busnode.wire.ids import LogId, MsgNo
+from busnode.wire.ids import BrokerId, LogId, MsgNo
 
 from ..segments.samples import OTHER_BROKER, PRESSURE, TEMPERATURE
 
@@ -22,6 +30,12 @@ class Publisher:
     got: list[Control] = field(default_factory=list[Control])
     frames: int = 0
     uncommitted_bytes: int = 0
+
+    def acked(self, broker_id: BrokerId, level: str, rows: list[Row]) -> None:
+        self.send(encode_acks(broker_id, level, rows))
+
+    def refused(self, error: BusnodeError, seqs: Iterable[int]) -> None:
+        self.send(encode_refusals(error, FrameType.BATCH, seqs))
 
     def send(self, frame: bytes) -> None:
         self.frames += 1

@@ -1,0 +1,416 @@
+"""One queue of this incarnation: carries out what its machine decides.
+
+What the machine wants written goes to the queue's journal, a log beside that of the tasks; what it
+gives out is taken from the queue's log and handed to whoever polled.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Final, NamedTuple, Protocol, assert_never, cast
+
+import trio
+
+from busnode.node.carried_ids import CarriedIds
+from busnode.node.own_messages import PERSISTENT, OwnMessages
+from busnode.node.receipts import LOCAL, Row
+from busnode.node.task_log import TaskBatch, TaskLog
+from busnode.segments.damage import Hole
+from busnode.tasks.events import (
+    Action,
+    Answer,
+    Enqueued,
+    Event,
+    Journal,
+    JournalCommitted,
+    Lease,
+    Polled,
+    Ready,
+    Report,
+    Settled,
+    SnapshotDue,
+    Snapshotted,
+    Ticked,
+    Verb,
+)
+from busnode.tasks.journal import SnapshotBegun, encode_record
+from busnode.tasks.queue import TaskQueue
+from busnode.wire.batches import Columns
+from busnode.wire.errors import BusnodeError, StorageError
+from busnode.wire.ids import BrokerId, MsgNo, Topic
+from busnode.wire.limits import FRAME_BYTES_MAX, KIB, MIB, TASKS_MAX
+from busnode.world.clock import Clock
+from busnode.world.entropy import Entropy
+
+logger = logging.getLogger(__name__)
+
+JOURNAL: Final = "/$sys/task/journal/"
+
+GIVEN_BYTES_MAX: Final = FRAME_BYTES_MAX - 64 * KIB
+"""Payloads and headers of the tasks in one frame; the largest task that can be published fits."""
+
+ROW_BYTES: Final = 100
+"""What a frame has of each task beside its payload and headers."""
+
+SNAPSHOT_EVERY_BYTES: Final = 4 * MIB
+"""How much of a journal is written before the next snapshot begins, unless the last one was large:
+to read it when the node comes back takes some tenths of a second."""
+
+RECORDS_MAX: Final = 14
+"""Records in one batch: the largest take half a mebibyte each."""
+
+SNAPSHOT_SHARE: Final = 4
+"""Snapshots are at most this part of a journal."""
+
+UNREADABLE: Final = "the payload cannot be read any more: every copy of it is damaged"
+
+
+class Given(NamedTuple):
+    """Tasks for a worker, in the order of the fields of TASKS."""
+
+    owner: BrokerId
+    queue: str
+    numbers: list[int]
+    ids: list[str]
+    fences: list[int]
+    attempts: list[int]
+    enqueued_us: list[int]
+    headers: list[dict[str, str]] | None
+    payloads: list[bytes]
+
+
+def nothing(owner: BrokerId, queue: str) -> Given:
+    return Given(owner, queue, [], [], [], [], [], None, [])
+
+
+class Asker(Hashable, Protocol):
+    """Who has polled, and waits for what it is given."""
+
+    def given(self, tasks: Given) -> None:
+        """There may be none."""
+        ...
+
+
+class Poll(NamedTuple):
+    """One asking, as the machine knows it."""
+
+    asker: Asker
+    worker: int
+
+
+class Settler(Hashable, Protocol):
+    """Who has said what became of tasks, and waits for that to be durable."""
+
+    def settled(self, level: str, refused: list[tuple[int, str]]) -> None: ...
+
+
+class JournalWriter:
+    """The journal of a queue as a publisher: told, in order, of what is durable."""
+
+    is_client = False
+
+    def __init__(self, acked: Callable[[int, str], None]) -> None:
+        self.uncommitted_bytes = 0
+        self._acked = acked
+
+    def acked(self, broker_id: BrokerId, level: str, rows: list[Row]) -> None:
+        del broker_id
+        self._acked(len(rows), level)
+
+    def refused(self, error: BusnodeError, seqs: Iterable[int]) -> None:
+        """The log is lost. A new incarnation takes over what is durable of this one."""
+
+    def committed(self, size_bytes: int) -> None:
+        self.uncommitted_bytes -= size_bytes
+
+
+class OwnedQueue:
+    """A queue whose tasks this incarnation has accepted or taken over."""
+
+    def __init__(
+        self,
+        machine: TaskQueue,
+        tasks: TaskLog,
+        own: OwnMessages,
+        clock: Clock,
+        entropy: Entropy,
+        ready: Callable[[str], None],
+        report: Callable[["OwnedQueue", Report], None],
+    ) -> None:
+        """`ready` is called when there is something to poll again; `report` with what was completed
+        or became a dead letter."""
+        self.machine = machine
+        self.name = machine.name
+        self.tasks = tasks
+        self._own = own
+        self._clock = clock
+        self._entropy = entropy
+        self._ready = ready
+        self._report = report
+        self._topic = Topic(JOURNAL + self.name)
+        self._writer = JournalWriter(self._acked)
+        self._writing: deque[int] = deque()
+        """Batches of the journal that are not durable yet, by the number of their last record."""
+        self._level = LOCAL
+        self._journal_no = 0
+        """Messages of the journal so far."""
+        self.pinned_no: MsgNo = MsgNo(1)
+        """From which of them on the journal is needed."""
+        self._begun_no = MsgNo(1)
+        """Where the snapshot begins that is being written, or was last."""
+        self._written_bytes = 0
+        """Since it began."""
+        self._snapshot_bytes = SNAPSHOT_EVERY_BYTES // SNAPSHOT_SHARE
+        self._is_snapshotting = False
+        self.snapshot_at = clock.monotonic()
+        self._ids = CarriedIds()
+        self._loading: deque[Lease] = deque()
+        self._woken = trio.Event()
+        self.lost = False
+        """Whether its logs take no more: then it says nothing more."""
+
+    @property
+    def owner(self) -> BrokerId:
+        return self.tasks.log_id.broker_id
+
+    def numbers(self, ids: Iterable[str]) -> dict[str, int]:
+        """The numbers here of those tasks that are here, by id."""
+        found: dict[str, int] = {}
+        for task_id in ids:
+            number = self._ids.find(task_id)
+            if number is None:
+                home, _, text = task_id.partition("-")
+                if home == self.owner.hex() and text.isascii() and text.isdigit():
+                    number = int(text[:20])
+            if number is not None and self.machine.find(number) is not None:
+                found[task_id] = number
+        return found
+
+    async def batch(self, number: int) -> TaskBatch | None:
+        """The batch with a task; None where it cannot be read."""
+        return self.tasks.find(number) or await self._load(number)
+
+    # What happens to it ---------------------------------------------------------------------------
+
+    def committed(self) -> None:
+        """The log of tasks has moved."""
+        found = self.tasks.committed()
+        if found is None:
+            self._woken.set()  # the disk must be waited for
+            return
+        self.enqueued(found)
+
+    def enqueued(self, found: Sequence[TaskBatch | Hole]) -> None:
+        now_us = self._clock.utc_us()
+        actions: list[Action] = []
+        for batch in found:
+            match batch:
+                case Hole():
+                    count = batch.last_no + 1 - batch.first_no
+                    actions += self.machine.handle(Enqueued(batch.first_no, count, None, now_us))
+                case TaskBatch():
+                    self._ids.note(batch)
+                    count = len(batch.columns.payloads)
+                    options = batch.options
+                    actions += self.machine.handle(Enqueued(batch.first_no, count, options, now_us))
+        self._do(actions)
+
+    def poll(self, asker: Asker, worker: int, name: str, want: int, lease_s: float) -> None:
+        """Give it what there is, up to so many."""
+        clock = self._clock
+        self.handle(
+            Polled(
+                Poll(asker, worker), worker, name, min(want, TASKS_MAX), lease_s,
+                clock.monotonic(), clock.utc_us(),
+            )
+        )  # fmt: skip
+
+    def settle(
+        self,
+        settler: Settler,
+        worker: int,
+        verb: Verb,
+        numbers: Sequence[int],
+        fences: Sequence[int],
+        error: str = "",
+        lease_s: float = 0.0,
+    ) -> None:
+        clock = self._clock
+        self.handle(
+            Settled(
+                settler, worker, verb, numbers, fences, error, lease_s,
+                clock.monotonic(), clock.utc_us(), self._entropy.random(),
+            )
+        )  # fmt: skip
+
+    def tick(self) -> None:
+        clock = self._clock
+        self.handle(Ticked(clock.monotonic(), clock.utc_us(), self._entropy.random()))
+
+    def handle(self, event: Event) -> None:
+        self._do(self.machine.handle(event))
+
+    # What is to be done ---------------------------------------------------------------------------
+
+    def _do(self, actions: list[Action]) -> None:
+        # First what is to be written, in its order: whoever is told something may come back with
+        # the next event before this is done.
+        records: list[tuple[int, bytes]] = []
+        for action in actions:
+            if isinstance(action, Journal):
+                self._journal_no += 1
+                if isinstance(action.record, SnapshotBegun):
+                    self._begun_no = MsgNo(self._journal_no)
+                    self._written_bytes = 0
+                records.append((action.seq, encode_record(action.record)))
+        for at in range(0, len(records), RECORDS_MAX):
+            self._write(records[at : at + RECORDS_MAX])
+        for action in actions:
+            match action:
+                case Lease():
+                    self._give(action)
+                case Answer(done, refused):
+                    cast("Settler", done).settled(self._level, refused)
+                case Ready():
+                    self._ready(self.name)
+                case Report():
+                    self._report(self, action)
+                case Snapshotted():
+                    self._snapshotted()
+                case Journal():
+                    pass
+                case _:
+                    assert_never(action)
+
+    def _write(self, records: list[tuple[int, bytes]]) -> None:
+        """What was decided in one go is one batch of the journal, nearly always."""
+        if self.lost:
+            return
+        payloads = [record for _, record in records]
+        self._written_bytes += sum(map(len, payloads))
+        columns = Columns(payloads)
+        try:
+            self._own.publish(self._topic, columns, self._clock.utc_us(), PERSISTENT, self._writer)
+        except BusnodeError as error:
+            self.lost = True
+            logger.error("queue %s cannot write its journal: %s", self.name, error)
+            return
+        self._writing.append(records[-1][0])
+        self._own.flush()
+
+    def _acked(self, batches: int, level: str) -> None:
+        self._level = level
+        actions: list[Action] = []
+        for _ in range(batches):
+            actions += self.machine.handle(JournalCommitted(self._writing.popleft()))
+        self._do(actions)
+        if self._written_bytes > SNAPSHOT_SHARE * self._snapshot_bytes:
+            self.snapshot()
+
+    # Snapshots ------------------------------------------------------------------------------------
+
+    def snapshot(self) -> None:
+        """Say again what still matters, so that the journal before it is not needed any more."""
+        if not self._is_snapshotting:
+            self._is_snapshotting = True
+            self.handle(SnapshotDue())
+
+    def _snapshotted(self) -> None:
+        self.pinned_no = self._begun_no
+        self.snapshot_at = self._clock.monotonic()
+        self._snapshot_bytes = max(self._written_bytes, SNAPSHOT_EVERY_BYTES // SNAPSHOT_SHARE)
+        self._written_bytes = 0
+        self._is_snapshotting = False
+
+    # Tasks of others ------------------------------------------------------------------------------
+
+    async def carried_from(self, origin: BrokerId) -> dict[int, int]:
+        """Tasks that were carried here from another incarnation's log: their numbers here, by those
+        that they had there."""
+        found: dict[int, int] = {}
+        async for batch in self.tasks.carried():
+            for at, options in enumerate(batch.options or ()):
+                carried = None if options is None else options.carried
+                if carried is not None and carried.origin == origin:
+                    found[carried.number] = batch.first_no + at
+        return found
+
+    # Handing out ----------------------------------------------------------------------------------
+
+    def _give(self, lease: Lease) -> None:
+        if all(self.tasks.find(number) is not None for number in lease.numbers):
+            self._hand_over(lease, {})
+        else:
+            self._loading.append(lease)
+            self._woken.set()
+
+    async def run(self) -> None:
+        """Read from the disk what was not in memory, and hand it over then."""
+        while True:
+            await self._woken.wait()
+            self._woken = trio.Event()
+            while found := await self.tasks.wait_committed():
+                self.enqueued(found)
+            while self._loading:
+                lease = self._loading.popleft()
+                loaded: dict[int, TaskBatch | None] = {}
+                for number in lease.numbers:
+                    if self.tasks.find(number) is None:
+                        loaded[number] = await self._load(number)
+                self._hand_over(lease, loaded)
+
+    async def _load(self, number: int) -> TaskBatch | None:
+        try:
+            return await self.tasks.load(number)
+        except (OSError, StorageError) as error:
+            logger.warning("task %d of queue %s cannot be read: %s", number, self.name, error)
+            return None
+
+    def _hand_over(self, lease: Lease, loaded: dict[int, TaskBatch | None]) -> None:
+        """One frame: what does not fit into it goes back, and what cannot be read any more becomes
+        a dead letter."""
+        poll = cast("Poll", lease.poll)
+        owner = self.tasks.log_id.broker_id
+        given = nothing(owner, self.name)
+        headers: list[dict[str, str]] = []
+        too_many: list[int] = []
+        lost: list[int] = []
+        size_bytes = 0
+        for at, number in enumerate(lease.numbers):
+            batch = loaded.get(number) or self.tasks.find(number)
+            if batch is None:
+                lost.append(at)
+                continue
+            payload, said, task_id, enqueued_us = batch.task(number, owner)
+            size_bytes += len(payload) + ROW_BYTES
+            if said:
+                size_bytes += sum(len(k) + 4 * len(v) for k, v in said.items())
+            if size_bytes > GIVEN_BYTES_MAX and given.numbers:
+                too_many.append(at)
+                continue
+            given.numbers.append(number)
+            given.ids.append(task_id)
+            given.fences.append(lease.fences[at])
+            given.attempts.append(lease.attempts[at])
+            given.enqueued_us.append(enqueued_us)
+            headers.append(said)
+            given.payloads.append(payload)
+            self.tasks.handed_out(batch)
+        poll.asker.given(given._replace(headers=headers if any(headers) else None))
+        self._return(poll, lease, too_many, "release", "")
+        self._return(poll, lease, lost, "reject", UNREADABLE)
+
+    def _return(self, poll: Poll, lease: Lease, places: list[int], verb: Verb, error: str) -> None:
+        if places:
+            numbers = [lease.numbers[at] for at in places]
+            fences = [lease.fences[at] for at in places]
+            self.settle(NOBODY, poll.worker, verb, numbers, fences, error)
+
+
+class _Nobody:
+    def settled(self, level: str, refused: list[tuple[int, str]]) -> None:
+        pass
+
+
+NOBODY: Final = _Nobody()
+"""Settles what nobody waits for."""

@@ -1,0 +1,187 @@
+"""Going on with the tasks of an incarnation that is no more, from the copy of its logs here.
+
+What it has not finished, and its dead letters, are written again into this incarnation's logs with
+all that is known of them. The queues here count each of them once, however often this is begun.
+"""
+
+import logging
+import math
+from typing import Final
+
+import trio
+
+from busnode.node.batch_reader import BatchReader
+from busnode.node.own_messages import OwnMessages
+from busnode.node.publishing import TASKS
+from busnode.node.subscription import Mender
+from busnode.node.task_carrying import Carrying
+from busnode.node.task_log import decode_tasks
+from busnode.node.task_queue import JOURNAL
+from busnode.segments.damage import Hole
+from busnode.segments.store import Log, Store
+from busnode.tasks.journal import SnapshotBegun, SnapshotEnded, decode_record
+from busnode.tasks.ranges import Numbers
+from busnode.tasks.recovery import Recovery
+from busnode.wire.batches import decode_columns
+from busnode.wire.errors import BadBatch
+from busnode.wire.ids import BrokerId, LogId, MsgNo, Topic
+from busnode.wire.limits import MIB
+from busnode.world.clock import Clock
+from busnode.world.files import Files
+
+logger = logging.getLogger(__name__)
+
+MENDING_S: Final = 30.0
+"""How long another copy of what is damaged here is waited for."""
+
+TAIL_BYTES: Final = 16 * MIB
+"""How much of the end of a journal is read first: nearly always there is a snapshot in it."""
+
+
+class Takeover:
+    """Reads what is left of one incarnation, queue by queue."""
+
+    def __init__(
+        self,
+        files: Files,
+        store: Store,
+        own: OwnMessages,
+        clock: Clock,
+        mender: Mender,
+        origin: BrokerId,
+    ) -> None:
+        self._files = files
+        self._store = store
+        self._own = own
+        self._clock = clock
+        self._mender = mender
+        self.origin = origin
+        self.count = 0
+        """Tasks and dead letters that go on here."""
+        self.unreadable = 0
+        """Tasks that no copy here can give."""
+        self.extents: dict[str, int] = {}
+        """By queue, the last number that was looked at."""
+        self.finished: dict[str, Numbers] = {}
+        """By queue, what the origin had finished."""
+        self.taken: dict[str, dict[BrokerId, Numbers]] = {}
+        """By queue: what the origin itself had taken over of others, by number there."""
+
+    @property
+    def queues(self) -> list[str]:
+        return sorted(
+            log.log_id.topic.removeprefix(TASKS)
+            for log in self._store.logs()
+            if log.log_id.broker_id == self.origin and log.log_id.topic.startswith(TASKS)
+        )
+
+    async def run(
+        self, taken: dict[str, dict[BrokerId, Numbers]], beyond: dict[str, int] | None
+    ) -> None:
+        """Take over all queues but for what is `taken` already, and what does not lie `beyond` a
+        number in a queue; with None only look. OSError, StorageError, or Unavailable, when that is
+        not possible now."""
+        for queue in self.queues:
+            log = self._store.get(LogId(self.origin, Topic(TASKS + queue)))
+            if log is not None:
+                done = taken.get(queue, {}).get(self.origin, Numbers())
+                least = math.inf if beyond is None else beyond.get(queue, 0)
+                await self._take_over(queue, log, done, least)
+
+    async def _take_over(self, queue: str, log: Log, done: Numbers, beyond: float) -> None:
+        journal = self._store.get(LogId(self.origin, Topic(JOURNAL + queue)))
+        recovery = Recovery(self.origin)
+        if journal is not None:
+            recovery = await self._recover(journal)
+        self.taken[queue] = recovery.taken
+        finished = self.finished[queue] = Numbers()
+        for first, last in recovery.finished:
+            finished.add_run(first, last)
+        if beyond >= log.committed_no:
+            return
+        carrying = Carrying(queue, self._own, self._clock)
+        reader = BatchReader(self._files, log, max(log.first_no, recovery.floor) - 1)
+        while (found := await reader.read_or_wait()) is not None:
+            if isinstance(found, Hole):
+                if await self._is_mended(log, found):
+                    reader = BatchReader(self._files, log, found.first_no - 1)
+                else:
+                    self._passed_over(found, recovery, done)
+                continue
+            for header, body in found.batches:
+                try:
+                    batch = decode_tasks(header, body)
+                except BadBatch as error:
+                    logger.error("tasks of queue %s cannot be read: %s", queue, error)
+                    self.unreadable += header.count
+                    continue
+                headers = batch.columns.headers
+                # A producer's clock may be ahead, and delays count from when it says it was.
+                now_us = self._clock.utc_us()
+                enqueued_us = [min(each, now_us) for each in batch.enqueued_us()]
+                for each in recovery.unfinished(batch.first_no, enqueued_us, batch.options):
+                    if each.number in done or each.number <= beyond:
+                        continue
+                    at = each.number - batch.first_no
+                    said = None if headers is None else headers[at]
+                    await carrying.add(batch.columns.payloads[at], said or {}, each.carried)
+        await carrying.finish()
+        self.count += carrying.count
+        self.extents[queue] = max(recovery.extent, log.committed_no)
+
+    async def _recover(self, journal: Log) -> Recovery:
+        """From the last whole snapshot on, if it is near the end, else from the beginning."""
+        tail_bytes = TAIL_BYTES
+        while True:
+            after_no = journal.tail_after(tail_bytes)
+            if after_no < journal.first_no or tail_bytes >= journal.size_bytes:
+                after_no = MsgNo(journal.first_no - 1)
+            recovery = Recovery(self.origin)
+            is_whole = await self._apply(journal, after_no, recovery)
+            if is_whole or after_no < journal.first_no:
+                return recovery
+            tail_bytes *= 4
+
+    async def _apply(self, journal: Log, after_no: int, recovery: Recovery) -> bool:
+        """Whether there was a whole snapshot."""
+        has_begun = has_ended = False
+        reader = BatchReader(self._files, journal, after_no)
+        while (found := await reader.read_or_wait()) is not None:
+            if isinstance(found, Hole):
+                if await self._is_mended(journal, found):
+                    reader = BatchReader(self._files, journal, found.first_no - 1)
+                else:
+                    logger.error("tasks may be done again: %s: %s", journal.log_id, found)
+                continue
+            for header, body in found.batches:
+                try:
+                    payloads = decode_columns(body, header.count).payloads
+                    records = [decode_record(payload) for payload in payloads]
+                except BadBatch as error:
+                    logger.error("a record of %s cannot be read: %s", journal.log_id, error)
+                    continue
+                for record in records:
+                    recovery.apply(record)
+                    has_begun = has_begun or isinstance(record, SnapshotBegun)
+                    has_ended = has_ended or (has_begun and isinstance(record, SnapshotEnded))
+        return has_ended
+
+    async def _is_mended(self, log: Log, hole: Hole) -> bool:
+        """Whether another copy has filled it."""
+        answered, answers = trio.Event(), list[bool]()
+
+        def answer(is_worth_reading: bool) -> None:
+            answers.append(is_worth_reading)
+            answered.set()
+
+        if self._mender.ask(log, hole, answer):
+            with trio.move_on_after(MENDING_S):
+                await answered.wait()
+        return any(answers)
+
+    def _passed_over(self, hole: Hole, recovery: Recovery, done: Numbers) -> None:
+        numbers = range(hole.first_no, hole.last_no + 1)
+        lost = sum(1 for n in numbers if not recovery.is_finished(n) and n not in done)
+        self.unreadable += lost
+        if lost:
+            logger.error("%d tasks cannot be read: %s", lost, hole)

@@ -1,0 +1,194 @@
+"""Queues of a cluster, in the simulator: workers anywhere, and owners that die or are cut off."""
+
+from collections import Counter
+
+import pytest
+import trio
+
+from busnode.client import Bus, Queue, Task
+from busnode.node.task_queues import TaskQueues
+from busnode.tasks.statistics import Statistics
+
+from .simulated_cluster import SimulatedCluster, on_cluster
+from .test_mirroring import mirrored
+
+SEEDS = pytest.mark.parametrize("seed", range(3))
+QUEUE = "emails"
+
+
+class Work:
+    """Workers that complete all they get, and what they did."""
+
+    def __init__(self) -> None:
+        self.done: Counter[str] = Counter()
+        self.attempts: dict[str, list[int]] = {}
+        self.by: dict[str, int] = {}
+
+    async def on(self, bus: Bus, name: str, *, lease_s: float = 20.0, n: int = 10) -> None:
+        queue = bus.queue(QUEUE)
+        async for tasks in queue.poll_many(n, lease=lease_s):
+            for task in tasks:
+                self.attempts.setdefault(task.id, []).append(task.attempt)
+            self.by[name] = self.by.get(name, 0) + len(tasks)
+            await queue.complete(tasks)
+            self.done.update(task.payload.decode() for task in tasks)
+
+
+async def enqueue(bus: Bus, numbers: range, **options: object) -> list[str]:
+    payloads = [b"%d" % number for number in numbers]
+    receipts = await bus.queue(QUEUE).enqueue_many(payloads, **options)  # type: ignore[arg-type]
+    return [receipt.id for receipt in receipts]
+
+
+async def some(queue: Queue, n: int) -> list[Task]:
+    """The tasks that come first."""
+    async for tasks in queue.poll_many(n):
+        return tasks
+    raise AssertionError("a poll does not end by itself")
+
+
+def statistics(queues: TaskQueues) -> Statistics:
+    return queues.owned[QUEUE].machine.statistics()
+
+
+@SEEDS
+def test_a_worker_at_any_node_gets_tasks_accepted_at_any_node(seed: int) -> None:
+    @on_cluster(seed, "a", "b", "c")
+    async def _(cluster: SimulatedCluster) -> None:
+        work = Work()
+        async with (
+            cluster.client("a", name="pa") as pa,
+            cluster.client("b", name="pb") as pb,
+            cluster.client("c", name="wc") as wc,
+            trio.open_nursery() as nursery,
+        ):
+            await enqueue(pa, range(50))
+            nursery.start_soon(work.on, wc, "c")
+            await enqueue(pb, range(50, 100))
+            await cluster.until(lambda: len(work.done) == 50 + 50, "all of them")
+            await enqueue(pa, range(100, 150))
+            await cluster.until(lambda: len(work.done) == 150, "those that came later")
+            nursery.cancel_scope.cancel()
+        assert set(work.done.values()) == {1}
+
+
+@SEEDS
+def test_workers_of_all_nodes_get_their_share(seed: int) -> None:
+    @on_cluster(seed, "a", "b", "c")
+    async def _(cluster: SimulatedCluster) -> None:
+        work = Work()
+        async with (
+            cluster.client("a", name="p") as producer,
+            cluster.client("a", name="wa") as wa,
+            cluster.client("b", name="wb") as wb,
+            cluster.client("c", name="wc") as wc,
+            trio.open_nursery() as nursery,
+        ):
+            for name, bus in (("a", wa), ("b", wb), ("c", wc)):
+                nursery.start_soon(lambda n=name, b=bus: work.on(b, n, n=5))  # type: ignore[misc]
+            for at in range(0, 600, 30):
+                await enqueue(producer, range(at, at + 30))
+            await cluster.until(lambda: len(work.done) == 600, "all of them")
+            nursery.cancel_scope.cancel()
+        assert set(work.done.values()) == {1}
+        assert min(work.by.values()) > 60, work.by
+
+
+@SEEDS
+@pytest.mark.parametrize("how", ["kill", "power loss"])
+def test_a_mirror_adopts_the_unfinished_tasks_of_a_dead_node(seed: int, how: str) -> None:
+    @on_cluster(seed, "a", "b", "c")
+    async def _(cluster: SimulatedCluster) -> None:
+        await mirrored(cluster, "a", "b", "c")
+        work = Work()
+        async with (
+            cluster.client("a", name="p") as producer,
+            cluster.client("b", "c", name="w") as worker,
+        ):
+            ids = await enqueue(producer, range(100))
+            queue = worker.queue(QUEUE)
+            tasks = await some(queue, 30)
+            await queue.complete(tasks)
+            finished = {task.payload.decode() for task in tasks}
+            tasks = await some(queue, 1)
+            await queue.fail(tasks, "no")
+            failed = tasks[0].payload.decode()
+            await (cluster["a"].kill() if how == "kill" else cluster["a"].lose_power())
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(work.on, worker, "w")
+                left = 100 - len(finished) - 1
+                await cluster.until(lambda: len(work.done) == left, "the rest")
+                nursery.cancel_scope.cancel()
+            assert set(work.done) == {str(n) for n in range(100)} - finished - {failed}
+            assert set(work.done.values()) == {1}
+            assert set(work.attempts) <= set(ids), "under the same ids"
+            retrying = [
+                statistics(node.node.task_queues).retrying
+                for node in cluster.up
+                if QUEUE in node.node.task_queues.owned
+            ]
+            assert sum(retrying) == 1
+
+
+@SEEDS
+def test_a_node_that_returns_after_its_tasks_were_adopted_leaves_them_where_they_are(
+    seed: int,
+) -> None:
+    @on_cluster(seed, "a", "b")
+    async def _(cluster: SimulatedCluster) -> None:
+        await mirrored(cluster, "a", "b")
+        work = Work()
+        async with cluster.client("a", name="p") as producer:
+            await enqueue(producer, range(40), delay=60)
+        await cluster["a"].kill()
+        b = cluster["b"].node
+        await cluster.until(lambda: QUEUE in b.task_queues.owned, "an adoption")
+        await cluster.until(lambda: statistics(b.task_queues).delayed == 40, "all of them")
+        await cluster["a"].start()
+        await cluster.meshed()
+        await trio.sleep(10)
+        a = cluster["a"].node
+        assert QUEUE not in a.task_queues.owned or not statistics(a.task_queues).delayed
+        async with cluster.client("a", name="w") as worker, trio.open_nursery() as nursery:
+            nursery.start_soon(work.on, worker, "w")
+            await trio.sleep(60)
+            await cluster.until(lambda: len(work.done) == 40, "all of them")
+            await trio.sleep(5)
+            nursery.cancel_scope.cancel()
+        assert set(work.done.values()) == {1}
+
+
+@SEEDS
+def test_after_a_partition_two_owners_agree_again_and_nothing_is_lost(seed: int) -> None:
+    @on_cluster(seed, "a", "b")
+    async def _(cluster: SimulatedCluster) -> None:
+        await mirrored(cluster, "a", "b")
+        work = Work()
+        async with (
+            cluster.client("a", name="p") as producer,
+            cluster.client("b", name="w") as worker,
+        ):
+            await enqueue(producer, range(40))
+            cluster.network.partition("a", "b")
+            b = cluster["b"].node
+            await cluster.until(lambda: QUEUE in b.task_queues.owned, "an adoption")
+            await cluster.until(lambda: statistics(b.task_queues).ready == 40, "all of them")
+            queue = worker.queue(QUEUE)
+            tasks = await some(queue, 10)
+            await queue.complete(tasks)
+            finished = {task.payload.decode() for task in tasks}
+            cluster.network.heal("a", "b")
+            await cluster.meshed()
+            a = cluster["a"].node
+            await cluster.until(
+                lambda: statistics(a.task_queues).ready == 40 - len(finished), "what b has done"
+            )
+            await cluster.until(lambda: not statistics(b.task_queues).ready, "b to let go")
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(work.on, worker, "w")
+                left = 40 - len(finished)
+                await cluster.until(lambda: len(work.done) == left, "the rest")
+                await trio.sleep(5)
+                nursery.cancel_scope.cancel()
+            assert set(work.done) == {str(n) for n in range(40)} - finished
+            assert set(work.done.values()) == {1}
