@@ -80,6 +80,12 @@ class Batch:
             self.ids.append(message_id)
         self.payloads.append(payload)
 
+    def add_many(self, payloads: list[bytes], headers: Mapping[str, str] | None) -> None:
+        if headers is not None:
+            self.headers = _padded(self.headers, len(self.payloads))
+            self.headers += [headers] * len(payloads)
+        self.payloads += payloads
+
     def pack(self, producer_id: int, seq: int) -> None:
         """Make the frame; the lists are not needed any more."""
         count = self.count = len(self.payloads)

@@ -111,11 +111,17 @@ class Batching:
         return batch
 
     def place_many(
-        self, lane: Lane, owner: Owner, payloads: list[bytes], charge: int, utc_us: int
+        self,
+        lane: Lane,
+        owner: Owner,
+        payloads: list[bytes],
+        charge: int,
+        utc_us: int,
+        headers: Mapping[str, str] | None = None,
     ) -> Batch:
-        """As `place`, for messages that fit into one batch together."""
+        """As `place`, for messages that fit into one batch together and have the same headers."""
         batch = self._begin(lane, owner, charge, utc_us)
-        batch.payloads += payloads
+        batch.add_many(payloads, headers)
         return batch
 
     def _begin(self, lane: Lane, owner: Owner, charge: int, utc_us: int) -> Batch:

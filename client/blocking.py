@@ -12,11 +12,13 @@ from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import anyio
-from anyio.from_thread import BlockingPortal, start_blocking_portal
+from anyio.from_thread import start_blocking_portal
 
+from busnode.client.blocking_queue import BlockingQueue
+from busnode.client.blocking_thread import BlockingContext, Thread
 from busnode.client.bus import (
     DEFAULT_URL,
     REQUEST_TIMEOUT_S,
@@ -30,39 +32,24 @@ from busnode.client.bus import connect as connect_async
 from busnode.client.cursor_store import CursorStore
 from busnode.client.gaps import OnDropped, OnGap
 from busnode.client.messages import NO_HEADERS, Message, MessageBatch
+from busnode.client.new_task import Retry
 from busnode.client.payloads import Payload, checked
 from busnode.client.positions import Position
 from busnode.client.providers import CONCURRENCY, Answer, Provider, Request
 from busnode.client.publisher import NotAcked, Publisher
 from busnode.client.receipts import Receipt, Receipts
 from busnode.client.reply import Reply
+from busnode.client.service import CONCURRENCY as SERVICE_CONCURRENCY
+from busnode.client.service import Service
+from busnode.client.service_letters import Pending, ServiceCall, ServiceReply
 from busnode.client.subscription import Subscription, SubscriptionStatistics
+from busnode.client.task import LEASE_S
 from busnode.wire.errors import TimedOut
 from busnode.wire.limits import MIB
 from busnode.world.real_anyio import run_in_thread
 
-T = TypeVar("T")
-
 CROSSING_BYTES_MAX: Final = 1 * MIB
 """What a publisher may have added before it waits for the loop to have picked it up."""
-
-
-class Thread:
-    """The event loop's thread, seen from outside."""
-
-    def __init__(self, portal: BlockingPortal) -> None:
-        self._portal = portal
-
-    def call(self, work: Callable[..., Awaitable[T]], *args: Any, **named: Any) -> T:
-        """Run it there and wait; who is interrupted meanwhile, by Ctrl-C say, cancels it."""
-        future = self._portal.start_task_soon(partial(work, *args, **named))
-        try:
-            return future.result()
-        finally:
-            future.cancel()
-
-    def start(self, work: Callable[[], Awaitable[object]]) -> None:
-        self._portal.start_task_soon(work)
 
 
 class BlockingPublisher:
@@ -203,24 +190,12 @@ class BlockingSubscription:
         return self._open.statistics()
 
 
-class BlockingProvider:
+class BlockingProvider(BlockingContext[Provider]):
     """`with bus.provide(topic, handler): …`; the handler runs in a worker thread."""
 
-    def __init__(self, thread: Thread, make: Callable[[], Provider]) -> None:
-        self._thread = thread
-        self._make = make
-        self._provider: Provider | None = None
 
-    def __enter__(self) -> "BlockingProvider":
-        async def enter() -> Provider:
-            return await self._make().__aenter__()
-
-        self._provider = self._thread.call(enter)
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *args: object) -> None:
-        assert self._provider is not None
-        self._thread.call(self._provider.__aexit__, kind, *args)
+class BlockingService(BlockingContext[Service]):
+    """`with bus.service(name, handlers): …`; the handlers run in worker threads."""
 
 
 class BlockingBus:
@@ -327,6 +302,54 @@ class BlockingBus:
 
         make = partial(self._bus.provide, topic, answer, accepts=accepts, concurrency=concurrency)
         return BlockingProvider(self._thread, make)
+
+    def queue(self, name: str, *, retry: Retry | None = None) -> BlockingQueue:
+        """See `Bus.queue`."""
+        return BlockingQueue(self._thread, self._bus.queue(name, retry=retry))
+
+    def service(
+        self,
+        name: str,
+        handlers: Mapping[str, Callable[[ServiceCall], Any]] | Callable[[ServiceCall], Any],
+        *,
+        on_reply: Callable[[ServiceReply], object] | None = None,
+        concurrency: int = SERVICE_CONCURRENCY,
+        lease: float = LEASE_S,
+    ) -> BlockingService:
+        """See `Bus.service`. Handlers and `on_reply` run in worker threads."""
+
+        def threaded(work: Callable[[Any], Any]) -> Callable[[Any], Awaitable[Any]]:
+            return partial(run_in_thread, work)
+
+        own = (
+            threaded(handlers)
+            if callable(handlers)
+            else {pattern: threaded(handler) for pattern, handler in handlers.items()}
+        )
+        make = partial(
+            self._bus.service,
+            name,
+            own,
+            on_reply=None if on_reply is None else threaded(on_reply),
+            concurrency=concurrency,
+            lease=lease,
+        )
+        return BlockingService(self._thread, make)
+
+    def send(
+        self,
+        to: str,
+        pattern: str,
+        data: Any = None,
+        *,
+        cid: str | None = None,
+        timeout: float = REQUEST_TIMEOUT_S,
+        retry: Retry | None = None,
+    ) -> ServiceReply | Pending:
+        """See `Bus.send`."""
+        return self._thread.call(
+            self._bus.send, to, pattern, data, cid=cid, timeout=timeout, retry=retry
+        )
 
     def statistics(self) -> BusStatistics:
         return self._bus.statistics()

@@ -2,32 +2,46 @@
 
 import os
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Final, Literal, overload
+from typing import Any, Final, Literal, overload
 
 import anyio
 
 from busnode.client.batching import MESSAGE_CHARGE
 from busnode.client.bell import Bell
+from busnode.client.correspondence import Correspondence
 from busnode.client.cursor_store import CursorStore, FileCursorStore
 from busnode.client.directory import Directory, parse_url
+from busnode.client.everyone import Everyone
 from busnode.client.gaps import OnDropped, OnGap
 from busnode.client.home import Home
 from busnode.client.inbox import CREDIT_BYTES
 from busnode.client.messages import EPOCH, NO_HEADERS
+from busnode.client.new_task import Retry
 from busnode.client.outgoing import BUFFER_BYTES, WINDOW_BYTES, Outgoing
 from busnode.client.patience import Patience
 from busnode.client.payloads import Payload
 from busnode.client.positions import Position
 from busnode.client.providers import CONCURRENCY, Accepts, Handler, Provider
 from busnode.client.publisher import Publisher
+from busnode.client.queue import Queue
 from busnode.client.receipts import Receipt
 from busnode.client.reply import Reply
 from busnode.client.requests import Replies
+from busnode.client.service import CONCURRENCY as SERVICE_CONCURRENCY
+from busnode.client.service import Service
+from busnode.client.service_letters import (
+    OnReply,
+    Pending,
+    ServiceHandler,
+    ServiceReply,
+    service_queue,
+)
 from busnode.client.subscription import Subscription
 from busnode.client.switchboard import DRAIN_S, Switchboard
+from busnode.client.task import LEASE_S
 from busnode.client.window import BATCHES_MAX
 from busnode.client.world import ClientWorld
 from busnode.wire.control import Hello, encode_control
@@ -67,6 +81,9 @@ class BusStatistics:
     refused: int
     subscriptions: int
     requests: int
+    polls: int
+    settling: int
+    """Tasks of which we have said what becomes of them, and that is not answered."""
 
 
 class Bus:
@@ -79,6 +96,8 @@ class Bus:
         self._outgoing = switchboard.outgoing
         self._batching = self._outgoing.batching
         self._lanes = self._batching.lanes
+        self._everyone = Everyone(self, self._reach)
+        self._correspondence = Correspondence(switchboard, self.queue, world.entropy)
 
     # Publishing -----------------------------------------------------------------------------------
 
@@ -260,6 +279,72 @@ class Bus:
         """
         return Provider(self._switchboard, check_pattern(topic), handler, accepts, concurrency)
 
+    # Tasks ----------------------------------------------------------------------------------------
+
+    def queue(self, name: str, *, retry: Retry | None = None) -> Queue:
+        """A task queue of the cluster. `retry` is the schedule of the tasks that are enqueued
+        through it: `"0,60,300"` or `[0, 60, 300]` are the waits before each attempt, `"none"` is
+        one attempt, `"exponential:first=1,factor=2,cap=3600,attempts=10,jitter=0.2"` waits longer
+        and longer."""
+        return Queue(self._switchboard, self._everyone, self.subscribe, name, retry)
+
+    # Services -------------------------------------------------------------------------------------
+
+    def service(
+        self,
+        name: str,
+        handlers: Mapping[str, ServiceHandler] | ServiceHandler,
+        *,
+        on_reply: OnReply | None = None,
+        concurrency: int = SERVICE_CONCURRENCY,
+        lease: float = LEASE_S,
+    ) -> Service:
+        """Be a named service: `async with bus.service("users", {"post_user": handler}): …`
+
+        A handler, async or not, is called with a ServiceCall; what it returns is the reply. What it
+        raises is tried again by the queue's schedule; Reject makes it a dead letter at once, and
+        whoever sent it is told. `handlers` may be one function for all patterns. `on_reply` is
+        called with replies to what this service has sent that come after `send` said Pending.
+        """
+        queue = self.queue(service_queue(name))
+        return Service(
+            self._switchboard,
+            self._correspondence,
+            queue,
+            name,
+            handlers,
+            on_reply,
+            concurrency,
+            lease,
+        )
+
+    async def send(
+        self,
+        to: str,
+        pattern: str,
+        data: Any = None,
+        *,
+        cid: str | None = None,
+        timeout: float = REQUEST_TIMEOUT_S,
+        retry: Retry | None = None,
+    ) -> ServiceReply | Pending:
+        """Send to a named service; `data` is what JSON has, and bytes.
+
+        A pattern that begins with "get" is a plain request: NoProvider when the service is down,
+        and nothing is kept. Any other is kept until it is done. If the service is up its reply is
+        awaited for `timeout` seconds. Otherwise, or if the first attempt fails, this is Pending at
+        once, and the reply comes later with the same `cid` to `on_reply` of the service that this
+        client is. RequestFailed when the service says that it will never be done.
+
+        Cancelled, the letter is on its way all the same.
+        """
+        return await self._correspondence.send(to, pattern, data, cid, None, timeout, retry)
+
+    def _reach(self, url: str, deadline_s: float) -> AbstractAsyncContextManager["Bus"]:
+        """A connection to another node."""
+        name = self._switchboard.hello.name
+        return connect(url, name=name, deadline_s=deadline_s, world=self._world)
+
     # State ----------------------------------------------------------------------------------------
 
     def statistics(self) -> BusStatistics:
@@ -275,6 +360,8 @@ class Bus:
             refused=outgoing.refused_messages,
             subscriptions=len(self._switchboard.subscriptions),
             requests=len(self._switchboard.requests),
+            polls=len(self._switchboard.workers),
+            settling=self._switchboard.settling.count,
         )
 
 
@@ -329,7 +416,9 @@ async def connect(
     home = Home(world, Directory(addresses), patience, hello, wanted)
     failure: Exception | None = None
     async with anyio.create_task_group() as tasks:
-        switchboard = Switchboard(world.clock, patience, home, outgoing, tasks)
+        switchboard = Switchboard(
+            world.clock, patience, home, outgoing, tasks, world.entropy, hello
+        )
         tasks.start_soon(home.run, switchboard)
         try:
             await patience.wait(switchboard.arrival, lambda: not patience.away)

@@ -105,20 +105,29 @@ class Outgoing:
         return batch
 
     async def admit_many(
-        self, lane: Lane, owner: Owner, payloads: list[bytes], note: Callable[[Batch], None]
+        self,
+        lane: Lane,
+        owner: Owner,
+        payloads: list[bytes],
+        note: Callable[[Batch], None],
+        headers: Mapping[str, str] | None = None,
     ) -> None:
-        """Take messages that were checked. `note` is told each batch that they go into; those that
-        were taken stay when it is cancelled."""
-        charge = sum(map(len, payloads)) + MESSAGE_CHARGE * len(payloads)
+        """Take messages that were checked, all with the same headers. `note` is told each batch
+        that they go into; those that were taken stay when it is cancelled."""
+        each = MESSAGE_CHARGE
+        if headers is not None:
+            each += len(encode_columns(Columns([b""], None, None, [headers])))
+        charge = sum(map(len, payloads)) + each * len(payloads)
         if len(payloads) == 1:
-            note(await self.admit(lane, owner, payloads[0]))
+            note(await self.admit(lane, owner, payloads[0], headers))
         elif charge > BATCH_CHARGE_MAX:
             half = len(payloads) // 2
-            await self.admit_many(lane, owner, payloads[:half], note)
-            await self.admit_many(lane, owner, payloads[half:], note)
+            await self.admit_many(lane, owner, payloads[:half], note, headers)
+            await self.admit_many(lane, owner, payloads[half:], note, headers)
         else:
             await self._make_room(lane, charge)
-            note(self.batching.place_many(lane, owner, payloads, charge, self._clock.utc_us()))
+            utc_us = self._clock.utc_us()
+            note(self.batching.place_many(lane, owner, payloads, charge, utc_us, headers))
             self._since_yield += charge
             self._wake()
 

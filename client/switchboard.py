@@ -15,7 +15,10 @@ from busnode.client.positions import Position
 from busnode.client.providers import Provider
 from busnode.client.refusal import refusal_of
 from busnode.client.requests import Requests
+from busnode.client.settling import Settling
 from busnode.client.subscription import Subscription
+from busnode.client.task import LEASE_S, tasks_of
+from busnode.client.worker import Worker
 from busnode.wire import control
 from busnode.wire.errors import (
     BadFrame,
@@ -29,6 +32,7 @@ from busnode.wire.frames import FrameType
 from busnode.wire.ids import Topic
 from busnode.wire.reader import Runs
 from busnode.world.clock import Clock
+from busnode.world.entropy import Entropy
 
 logger = logging.getLogger("busnode.client")
 
@@ -56,6 +60,8 @@ class Switchboard:
         home: Home,
         outgoing: Outgoing,
         tasks: anyio.abc.TaskGroup,
+        entropy: Entropy,
+        hello: control.Hello,
     ) -> None:
         self.clock = clock
         self.patience = patience
@@ -69,6 +75,9 @@ class Switchboard:
         self.requests = Requests(self)
         self.subscriptions: dict[int, Subscription] = {}
         self._providers: dict[int, Provider] = {}
+        self.settling = Settling(self, entropy, hello.producer_id)
+        self.workers: dict[int, Worker] = {}
+        self.hello = hello
         self._last_number = 0
 
     # For those who have something to say ----------------------------------------------------------
@@ -106,6 +115,18 @@ class Switchboard:
         if self._providers.pop(provider.number, None) is not None:
             self.send(control.Unprovide(provider.number))
 
+    def poll(self, worker: Worker) -> None:
+        """Ask the home for tasks. One that has no room for any asks when it has."""
+        worker.number = self._number()
+        self.workers[worker.number] = worker
+        message = worker.request(anew=True)
+        if message.want:
+            self.send(message)
+
+    def end_poll(self, worker: Worker) -> None:
+        if self.workers.pop(worker.number, None) is not None:
+            self.send(worker.request(ending=True))
+
     def _number(self) -> int:
         self._last_number += 1
         return self._last_number
@@ -135,6 +156,10 @@ class Switchboard:
                 provider = self._providers.get(message.provider)
                 if provider is not None:
                     provider.requested(message)
+            case control.Tasks():
+                self._take_tasks(message)
+            case control.TaskSettled():
+                self.settling.settled(message)
             case control.Ack():
                 self.outgoing.acked(message)
             case control.Chunk():
@@ -176,12 +201,21 @@ class Switchboard:
             case control.Dropped():
                 subscription.take_dropped(message.count)
 
+    def _take_tasks(self, message: control.Tasks) -> None:
+        worker = self.workers.get(message.poll)
+        if worker is not None:
+            worker.take(message)
+        elif message.numbers:  # its loop has just ended: let others have them at once
+            expires_at = self.clock.monotonic() + LEASE_S
+            self.settling.let_go(tasks_of(message, self.settling, expires_at))
+
     def _refused(self, message: control.Error) -> None:
         error = refusal_of(message)
         about = message.about or 0
         if isinstance(error, Unavailable) and message.refused in (
             FrameType.BATCH,
             FrameType.SUBSCRIBE,
+            FrameType.TASK_POLL,
         ):
             # It passes: we keep what is to be published or read, and try again, here or elsewhere.
             self.leave_home(str(error))
@@ -199,6 +233,12 @@ class Switchboard:
                     provider.failed(error)
             case FrameType.REQUEST:
                 self.requests.refused(about, error)
+            case FrameType.TASK_POLL:
+                worker = self.workers.pop(about, None)
+                if worker is not None:
+                    worker.failed(error)
+            case FrameType.TASK_DONE:
+                self.settling.refused(about, error)
             case _:
                 logger.warning("the node says %s", error)
                 if error.ends_session or isinstance(error, Unavailable):
@@ -215,6 +255,8 @@ class Switchboard:
         with anyio.move_on_after(DRAIN_S):
             while self.outgoing.window and self.home.connection is connection:
                 await self.outgoing.progress.wait()
+            while self.settling.in_flight and self.home.connection is connection:
+                await self.settling.progress.wait()
         connection.send(control.Goodbye("moving on", []))
         connection.end(Draining(f"it is leaving: {reason}"))
 
@@ -246,11 +288,16 @@ class Switchboard:
         providers, self._providers = self._providers, {}
         for provider in providers.values():
             self.provide(provider)
+        self.settling.arrived()
+        workers, self.workers = self.workers, {}
+        for worker in workers.values():
+            self.poll(worker)
         self.arrival.ring()
 
     def left(self, why: str) -> None:
         self.outgoing.left()
         self.requests.left(why)
+        self.settling.left()
         for provider in self._providers.values():
             provider.left()
         self._ring()
@@ -258,6 +305,7 @@ class Switchboard:
     def failed(self, error: BusnodeError) -> None:
         """There will be no home any more."""
         self.patience.failed(error)
+        self.settling.failed(error)
         self._ring()
 
     def _ring(self) -> None:
@@ -267,6 +315,8 @@ class Switchboard:
             subscription.ring()
         for provider in self._providers.values():
             provider.ring()
+        for worker in self.workers.values():
+            worker.ring()
         self.arrival.ring()
         self.departure.ring()
 
@@ -276,6 +326,8 @@ class Switchboard:
             while not self.outgoing.drained and not self.patience.away:
                 self.outgoing.hurry()
                 await self.outgoing.progress.wait()
+            while self.settling.in_flight and not self.patience.away:
+                await self.settling.progress.wait()
         if not self.outgoing.drained:
             logger.warning("closed with messages that were not sent or not acked")
         self.home.closing = True

@@ -4,14 +4,19 @@ from busnode.client.blocking import (
     BlockingBus,
     BlockingProvider,
     BlockingPublisher,
+    BlockingService,
     BlockingSubscription,
     connect,
 )
+from busnode.client.blocking_queue import BlockingQueue, BlockingTask
 
 __all__ = [
     "BlockingBus",
     "BlockingProvider",
     "BlockingPublisher",
+    "BlockingQueue",
+    "BlockingService",
     "BlockingSubscription",
+    "BlockingTask",
     "connect",
 ]

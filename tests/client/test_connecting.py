@@ -375,5 +375,6 @@ def test_every_frame_that_a_node_may_send_has_a_place() -> None:
         FrameType[name]
         for name in (
             "BATCH ACK NODES SUBSCRIBED CHUNK GAP DROPPED ASK REQUEST REPLY PING PONG ERROR GOODBYE"
+            " TASKS TASK_SETTLED"
         ).split()
     }

@@ -14,10 +14,13 @@ import busnode.testing
 def test_the_public_names_are_these() -> None:
     assert sorted(busnode.__all__) == sorted(
         """
-        BadPattern BadTopic BatchTooLarge Bus BusnodeError CursorStore Disconnected Draining
-        FileCursorStore Forbidden Gap LimitReached MemoryCursorStore Message MessageBatch NoProvider
-        Node NotMirrored Position ProtocolError Publisher Receipt Receipts Refused Reply Request
-        RequestFailed StorageError Subscription TimedOut Unavailable __version__ connect
+        Attempt BadPattern BadTask BadTopic BatchTooLarge Bus BusnodeError CursorStore
+        DeadLetter Disconnected Draining FileCursorStore Forbidden Gap LeaseExpired
+        LimitReached MemoryCursorStore Message MessageBatch NoProvider Node NotMirrored
+        NotSettled Pending Position ProtocolError Publisher Queue QueueStatus Receipt
+        Receipts Refused Reject Reply Request RequestFailed Service ServiceCall ServiceReply
+        StorageError Subscription Task TaskEvent TaskReceipt TimedOut Unavailable
+        UnknownQueue __version__ connect
         """.split()
     )
 
