@@ -60,6 +60,7 @@ class Batch:
         self.charge = 0
         self.count = 0
         self.seq = 0
+        """Given when it is packed, unless its publisher has."""
         self.frame = b""
         self.bell = Bell()
         self.settled = False

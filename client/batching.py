@@ -17,6 +17,7 @@ from typing import Final
 
 from busnode.client.batch import Batch, Lane, Owner, no_grant
 from busnode.client.room import Room
+from busnode.wire.batches import Columns
 from busnode.wire.errors import Refused
 from busnode.wire.frames import Flags
 from busnode.wire.ids import Topic
@@ -122,6 +123,19 @@ class Batching:
         """As `place`, for messages that fit into one batch together and have the same headers."""
         batch = self._begin(lane, owner, charge, utc_us)
         batch.add_many(payloads, headers)
+        return batch
+
+    def place_alone(
+        self, lane: Lane, owner: Owner, columns: Columns, charge: int, utc_us: int
+    ) -> Batch:
+        """Make messages a batch that takes no others."""
+        self._end_grant(lane)
+        lane.open = None
+        batch = self._begin(lane, owner, charge, utc_us)
+        batch.payloads = list(columns.payloads)
+        batch.ids = None if columns.ids is None else list(columns.ids)
+        batch.headers = None if columns.headers is None else list(columns.headers)
+        lane.open = None
         return batch
 
     def _begin(self, lane: Lane, owner: Owner, charge: int, utc_us: int) -> Batch:

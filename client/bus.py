@@ -18,6 +18,7 @@ from busnode.client.everyone import Everyone
 from busnode.client.gaps import OnDropped, OnGap
 from busnode.client.home import Home
 from busnode.client.inbox import CREDIT_BYTES
+from busnode.client.log_records import LogRecords
 from busnode.client.messages import EPOCH, NO_HEADERS
 from busnode.client.new_task import Retry
 from busnode.client.outgoing import BUFFER_BYTES, WINDOW_BYTES, Outgoing
@@ -232,6 +233,13 @@ class Bus:
             on_dropped,
         )
 
+    def log_records(
+        self, pattern: str, position: Position, *, credit_bytes: int = CREDIT_BYTES
+    ) -> LogRecords:
+        """All that logs hold behind a position, as it lies there: for tools that read logs rather
+        than consume messages. Repeats and what is for other nodes' clients alone come too."""
+        return LogRecords(self._switchboard, check_pattern(pattern), position, credit_bytes)
+
     # Requests -------------------------------------------------------------------------------------
 
     async def request(
@@ -387,18 +395,21 @@ async def connect(
     window_batches: int = BATCHES_MAX,
     buffer_bytes: int = BUFFER_BYTES,
     linger_s: float = 0.0,
+    producer_id: int | None = None,
     world: ClientWorld | None = None,
 ) -> AsyncGenerator[Bus]:
     """A connected bus for as long as the block runs; on trio or asyncio.
 
     It keeps itself connected, to whichever node it can reach. Raises Disconnected when none
     answers within `deadline_s`, and at once what a node refuses us with. On the way out it sends
-    what is buffered and says goodbye.
+    what is buffered and says goodbye. A `producer_id` is for who numbers batches itself: see
+    `Publisher.send_numbered`.
     """
     addresses = parse_url(url)
     if world is None:
         world = AnyioWorld()
-    producer_id = world.entropy.u64()
+    if producer_id is None:
+        producer_id = world.entropy.u64()
     hello = Hello(PROTOCOL_VERSION, name, producer_id)
     encode_control(hello)  # a name that cannot be sent is refused here, not by each node in turn
     patience = Patience(world.clock, deadline_s)

@@ -87,6 +87,16 @@ def neighbours(found: Status) -> list[Neighbour]:
     ]
 
 
+def unlinked(found: Status) -> dict[str, str]:
+    """The nodes that one node knows by name and is not linked with, and why, from its status."""
+    return {
+        row["name"]: f"not linked with {found['name']}"
+        + (f": {why}" if (why := row["error"]) else "")
+        for row in found["cluster"]["peers"]
+        if row["name"] is not None and row["link"] != "up" and not row["dials_us"]
+    }
+
+
 class Everyone(Generic[B]):
     """All nodes: the home, and those that it is linked with."""
 
@@ -99,7 +109,8 @@ class Everyone(Generic[B]):
 
     async def ask(self, timeout_s: float, question: Callable[[B, Status], Awaitable[T]]) -> Told[T]:
         """Put a question to the home and then to all others at once. It is given a connection to
-        one node, and the status of the home. Raises if the home does not answer."""
+        one node, and the status of the home. A node that the home knows and is not linked with is
+        silent. Raises if the home does not answer."""
         told: Told[T] = Told({}, {})
         found = await ask(self._bus, STATUS, BRIEFLY, timeout_s)
 
@@ -117,4 +128,7 @@ class Everyone(Generic[B]):
         async with anyio.create_task_group() as tasks:
             for neighbour in neighbours(found):
                 tasks.start_soon(ask_one, neighbour)
+        for name, why in unlinked(found).items():
+            if name not in told.answers:  # an earlier incarnation may be known as well
+                told.silent.setdefault(name, why)
         return told

@@ -88,8 +88,9 @@ class Hole(Exception):
 class Inbox:
     """The receiving side of one subscription."""
 
-    def __init__(self, credit_bytes: int, *, cursors: bool = True) -> None:
-        """Without `cursors` (a queue group) numbers have holes by nature: others got the rest."""
+    def __init__(self, credit_bytes: int, *, cursors: bool = True, whole: bool = False) -> None:
+        """Without `cursors` (a queue group) numbers have holes by nature: others got the rest.
+        With `whole` nothing of a log is passed over: neither repeats nor what is for others."""
         self.credit_bytes = credit_bytes
         self.held_bytes = 0
         """Of the credit: what is in the inbox or with the consumer."""
@@ -103,6 +104,7 @@ class Inbox:
         self.repeats = 0
         self.received_messages = 0
         self._cursors = cursors
+        self._whole = whole
         self._returnable_bytes = 0
         self._withheld = False
         """Whether what was held when the subscription began anew is not done yet."""
@@ -163,7 +165,7 @@ class Inbox:
         seed = self._seed(broker_id)
         view = memoryview(raw)
         # A log is sent as it lies: what is in it for other nodes' clients alone is passed over.
-        ours = run.flags & (Flags.REMOTE if chunk.remote else Flags.LOCAL)
+        ours = self._whole or run.flags & (Flags.REMOTE if chunk.remote else Flags.LOCAL)
         for batch_at, count, _, producer_id, producer_seq in run.batches:
             at = batch_at - run.start
             header = HEADER.unpack_from(raw, at)
@@ -186,7 +188,7 @@ class Inbox:
                 skip = cursor + 1 - first_no
             if not ours:
                 skip = count
-            elif self._seen.is_repeat(producer_id, producer_seq):
+            elif not self._whole and self._seen.is_repeat(producer_id, producer_seq):
                 self.repeats += count - skip
                 skip = count
             self.received_messages += count - skip
@@ -210,6 +212,8 @@ class Inbox:
                 return
             if gap.first > cursor + 1:
                 raise Hole(f"{gap.topic} of {gap.broker_id.hex()[:8]}: gap {gap.first} on {cursor}")
+            if gap.first <= cursor:  # a durable position is behind what has come
+                gap = Gap(*log, cursor + 1, gap.last, gap.reason)
             self.received[log] = MsgNo(gap.last)
         self._notices += 1
         if self._notices > NOTICES_MAX:

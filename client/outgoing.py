@@ -131,6 +131,16 @@ class Outgoing:
             self._since_yield += charge
             self._wake()
 
+    async def admit_numbered(self, lane: Lane, owner: Owner, columns: Columns, seq: int) -> Batch:
+        """Take a batch as it is, under a number that its publisher gives it."""
+        charge = len(encode_columns(columns)) + MESSAGE_CHARGE * len(columns.payloads)
+        await self._make_room(lane, charge)
+        batch = self.batching.place_alone(lane, owner, columns, charge, self._clock.utc_us())
+        batch.seq = seq
+        self._since_yield += charge
+        self._wake()
+        return batch
+
     async def _make_room(self, lane: Lane, charge: int) -> None:
         self._patience.check()
         if self._since_yield >= YIELD_CHARGE:
@@ -211,7 +221,8 @@ class Outgoing:
     def _pack(self, batch: Batch) -> bool:
         persistent = batch.lane.persistent
         try:
-            batch.pack(self._producer_id, self.window.next_seq if persistent else 0)
+            seq = batch.seq or self.window.next_seq
+            batch.pack(self._producer_id, seq if persistent else 0)
         except BusnodeError as error:  # `admit` has checked it, so this is a bug: never a hang
             batch.error = error
             self._settle(batch)

@@ -9,6 +9,7 @@ from busnode.client.outgoing import Outgoing
 from busnode.client.payloads import Payload, checked_many
 from busnode.client.receipts import Receipts
 from busnode.client.refusal import refusal
+from busnode.wire.batches import Columns
 from busnode.wire.errors import BusnodeError, Disconnected
 
 MANY: Final = 1024
@@ -105,6 +106,15 @@ class Publisher(Owner):
         for at in range(0, len(ready), MANY):
             part = list(ready[at : at + MANY])
             await self._outgoing.admit_many(self._lane, self, part, self._note, headers)
+
+    async def send_numbered(self, columns: Columns, seq: int) -> None:
+        """Put a batch on its way whose number is given: whoever publishes the same again, after a
+        crash say, under the same producer_id and number, publishes nothing.
+
+        Numbers rise from batch to batch. Their times are not taken: all messages are of now.
+        """
+        batch = await self._outgoing.admit_numbered(self._lane, self, columns, seq)
+        self._batches[batch] = None
 
     def _note(self, batch: Batch) -> None:
         self._batches[batch] = None

@@ -244,14 +244,15 @@ class Settling:
                 with anyio.move_on_after(self._watched_until - now):
                     await self._sooner.wait()
                 continue
-            over = {each for each in self._open if _end(each) <= now}
+            over = [each for each in self._open if _end(each) <= now]
             if over:
                 text = "its lease would have ended before its owner could be told"
                 self._give_up(over, LeaseExpired(text))
             self._watched_until = min(map(_end, self._open), default=None)
 
-    def _give_up(self, over: set[Settlement], error: BusnodeError) -> None:
+    def _give_up(self, over: Iterable[Settlement], error: BusnodeError) -> None:
         """Those of their tasks that are not answered for are refused."""
+        over = dict.fromkeys(over)
         for parts in self._all_parts():
             for settlement, tasks in parts:
                 if settlement in over:
@@ -296,7 +297,7 @@ class Settling:
 
     def failed(self, error: BusnodeError) -> None:
         """There will be no home any more."""
-        self._give_up(set(self._open), error)
+        self._give_up(list(self._open), error)
 
 
 def _end(settlement: Settlement) -> float:

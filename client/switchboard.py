@@ -322,6 +322,8 @@ class Switchboard:
 
     async def close(self) -> None:
         """Get out what was published, and leave in good order."""
+        for worker in list(self.workers.values()):
+            worker.leave()
         with anyio.move_on_after(CLOSE_S):
             while not self.outgoing.drained and not self.patience.away:
                 self.outgoing.hurry()

@@ -4,10 +4,10 @@ Both ways JSON; times are utc in µs, payloads base64. A node ignores fields tha
 client those that it does not ask for. An act names ids, and each node does what it says to those
 that it owns; ids that it does not know are no error. A refusal is an error of the request.
 
-    {"do": "queues", "queue": name or absent for all}
+    {"do": "queues", "queue": name or absent for all, "after": as told}
         {"queues": [{"queue": name, "ready": n, "delayed": n, "retrying": n, "leased": n,
                      "settling": n, "dead": n, "completed": n, "failed": n,
-                     "oldest_us": us or null}]}
+                     "oldest_us": us or null}], "next": as below}
     {"do": "ls", "queue": name, "state": "ready"|"delayed"|"retrying"|"leased"|"settling"|"dead",
      "limit": n, "after": as told}
     {"do": "dead", "queue": name, "error": text in the last error, "since_us": us, "until_us": us,

@@ -33,9 +33,9 @@ class Window:
         return self._next_seq
 
     def add(self, batch: Batch) -> None:
-        """It is on its way under `next_seq`."""
-        assert batch.seq == self._next_seq
-        self._next_seq += 1
+        """It is on its way under `next_seq`, or under a higher number."""
+        assert batch.seq >= self._next_seq
+        self._next_seq = batch.seq + 1
         self._batches[batch.seq] = batch
         self.messages += batch.count
 

@@ -60,7 +60,7 @@ class Worker:
         self._asked = 0
         """Tasks that the home may still send."""
         self._open = False
-        self._closed = False
+        self._left = self._closed = False
         self._error: BusnodeError | None = None
 
     # For the loop ---------------------------------------------------------------------------------
@@ -74,7 +74,7 @@ class Worker:
         self._in_hand = 0
         if self._waiting:
             await anyio.lowlevel.checkpoint()  # else it waits below
-        if not (self._open or self._closed):
+        if not (self._open or self._left):
             self._host.patience.check()
             self._open = True
             self._host.poll(self)
@@ -90,13 +90,18 @@ class Worker:
         return taken
 
     def close(self) -> None:
-        """Ask for no more, and give back what the loop has not begun."""
-        if self._open and not self._closed:
+        """End the loop, and give back what it has not begun."""
+        self.leave()
+        self._closed = True
+        self._bell.ring()
+
+    def leave(self) -> None:
+        """Ask for no more, and give back what the loop has not begun. The bus is closing."""
+        if self._open and not self._left:
             self._host.end_poll(self)
             self._host.settling.let_go(list(self._waiting))
-        self._closed = True
+        self._left = True
         self._waiting.clear()
-        self._bell.ring()
 
     def _check(self) -> None:
         self._host.patience.check()
@@ -118,7 +123,7 @@ class Worker:
             self._host.send(self.request())
 
     def _room(self) -> int:
-        if self._error is not None or self._closed:
+        if self._error is not None or self._left:
             return 0
         return self._prefetch - len(self._waiting) - self._in_hand - self._asked
 

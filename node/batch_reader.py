@@ -48,7 +48,8 @@ class BatchReader:
         return self._reader.next_no
 
     def read(self) -> Batches | Hole | Waiting | None:
-        """What comes next, of what is committed; None when there is no more yet."""
+        """What comes next, of what is committed; None when there is no more yet. After an OSError
+        it is what came next before."""
         if self._cold is not None or self._doubted_no is not None:
             return WAITING
         found = self._reader.next_in_memory(PIECE_BYTES, 0)
@@ -57,7 +58,11 @@ class BatchReader:
                 self._cold = found
                 return WAITING
             case Range():
-                return self._verified(found)
+                try:
+                    return self._verified(found)
+                except OSError:
+                    self._reader = self._log.reader(found.first_no - 1)
+                    raise
             case _:
                 return found
 

@@ -183,7 +183,7 @@ def _one_at_a_time(bench: Bench, stage: Stage, publisher: Player) -> Report:
         bench.progress(f"one at a time, round {number + 1}")
         disk_s = ours_s = 0.0
         for _ in range(ALONE_TURNS):
-            disk_s += _write_and_sync(bench, frame, messages)
+            disk_s += write_and_sync(bench, frame, messages)
             ours_s += _publish(publisher, "publish", messages)
         disk.append(messages * ALONE_TURNS / disk_s)
         ours.append(messages * ALONE_TURNS / ours_s)
@@ -198,7 +198,7 @@ def _one_at_a_time(bench: Bench, stage: Stage, publisher: Player) -> Report:
     }
 
 
-def _write_and_sync(bench: Bench, frame: bytes, times: int) -> float:
+def write_and_sync(bench: Bench, frame: bytes, times: int) -> float:
     path = f"{bench.directory}/bare"
     file = bench.world.files.append_to(path)
 

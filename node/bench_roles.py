@@ -9,7 +9,7 @@ import json
 import logging
 import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
 from itertools import cycle, islice
 from statistics import median, quantiles
@@ -19,22 +19,20 @@ import trio
 
 from busnode.client import Bus, Subscription, connect
 from busnode.client import Request as Asked
+from busnode.node import bench_task_roles
 from busnode.node.bench_copier import copy_bare
+from busnode.node.bench_orders import Answer, Order, orders, sample_payloads, say
 from busnode.node.bench_segments import PAYLOAD_BYTES
 from busnode.node.bench_window import WindowedPublisher
+from busnode.node.event import read_event
+from busnode.node.event_kinds import MIRROR_CHOSEN, MIRROR_IN_FORCE
+from busnode.node.events import TOPIC as EVENTS
 from busnode.wire.control import Hello, Subscribe, encode_control
 from busnode.wire.limits import KIB, MIB, PROTOCOL_VERSION
 from busnode.world.files import ReadFile
 from busnode.world.network import Address, Stream
-from busnode.world.real_anyio import run_in_thread
 from busnode.world.real_world import real_world
 from busnode.world.world import World
-
-Order = dict[str, Any]
-Answer = dict[str, Any]
-
-SAMPLES: Final = 1024
-"""Different payloads that are sent again and again: nobody is to be served from one cache line."""
 
 RECEIVE_BYTES: Final = MIB
 SEND_BYTES: Final = 256 * KIB
@@ -48,28 +46,6 @@ def main() -> None:
     logging.getLogger("busnode").setLevel(logging.ERROR)  # what was dropped is in the report
     order = json.loads(sys.argv[1])
     trio.run(ROLES[order["role"]], real_world(), order)
-
-
-def _say(answer: Answer) -> None:
-    print(json.dumps(answer), flush=True)
-
-
-async def _orders(**more: Any) -> AsyncIterator[Order]:
-    """Say that we stand, then each line that we are told."""
-    _say({"ready": True, **more})
-    while line := await run_in_thread(_read_line, None):
-        yield json.loads(line)
-
-
-def _read_line(_: None) -> str:
-    return sys.stdin.readline()
-
-
-def _samples(world: World) -> list[bytes]:
-    return [
-        b"".join(world.entropy.u64().to_bytes(8, "little") for _ in range(PAYLOAD_BYTES // 8))
-        for _ in range(SAMPLES)
-    ]
 
 
 # Publishing -----------------------------------------------------------------------------------
@@ -114,13 +90,13 @@ PUBLISHING: Final[dict[str, Callable[[Bus, Order, list[bytes]], Awaitable[None]]
 
 
 async def publisher(world: World, role: Order) -> None:
-    samples = _samples(world)
+    samples = sample_payloads(world)
     async with connect(role["url"], name="bench publisher") as bus:
-        async for order in _orders():
+        async for order in orders():
             payloads = list(islice(cycle(samples), order["messages"]))
             start = world.clock.monotonic()
             await PUBLISHING[order["way"]](bus, order, payloads)
-            _say({"seconds": world.clock.monotonic() - start})
+            say({"seconds": world.clock.monotonic() - start})
 
 
 async def awaiting(world: World, role: Order) -> None:
@@ -131,8 +107,8 @@ async def awaiting(world: World, role: Order) -> None:
         async def once() -> None:
             await bus.publish(role["topic"], payload, persistent=True)
 
-        async for order in _orders():
-            _say(await _time_each(world, once, order["messages"]))
+        async for order in orders():
+            say(await _time_each(world, once, order["messages"]))
 
 
 async def windowed(world: World, role: Order) -> None:
@@ -146,20 +122,20 @@ async def windowed(world: World, role: Order) -> None:
         ended.set()
 
     async with trio.open_nursery() as nursery:
-        async for order in _orders():
+        async for order in orders():
             if order["do"] == "begin":
                 end, ended = trio.Event(), trio.Event()
                 nursery.start_soon(go_on)
-                _say({})
+                say({})
             elif order["do"] == "end":
                 end.set()
                 await ended.wait()
-                _say({"samples": out.samples})
+                say({"samples": out.samples})
             else:
                 start = world.clock.monotonic()
                 last = out.sent + order["batches"]
                 await out.run(lambda last=last: out.sent < last)  # type: ignore[misc]
-                _say({"seconds": world.clock.monotonic() - start, "levels": sorted(out.levels)})
+                say({"seconds": world.clock.monotonic() - start, "levels": sorted(out.levels)})
 
 
 # Consuming ------------------------------------------------------------------------------------
@@ -207,13 +183,13 @@ async def consumer(world: World, role: Order) -> None:
             counter = Counter(bus, role["topic"])
             await stack.enter_async_context(counter.subscription)
             counters.append(counter)
-        async for order in _orders():
+        async for order in orders():
             start = world.clock.monotonic()
             async with trio.open_nursery() as nursery:
                 for counter in counters:
                     nursery.start_soon(counter.count, order["way"], order["messages"])
-                _say({"begun": True})
-            _say(
+                say({"begun": True})
+            say(
                 {
                     "seconds": world.clock.monotonic() - start,
                     "received": sum(counter.received for counter in counters),
@@ -225,12 +201,12 @@ async def consumer(world: World, role: Order) -> None:
 async def reader(world: World, role: Order) -> None:
     """Reads a log from its beginning, for each order anew."""
     async with connect(role["url"], name="bench reader") as bus:
-        async for order in _orders():
+        async for order in orders():
             counter = Counter(bus, order["topic"], "earliest")
             start = world.clock.monotonic()
             async with counter.subscription:
                 await counter.count(order["way"], order["messages"])
-                _say({"seconds": world.clock.monotonic() - start, "received": counter.received})
+                say({"seconds": world.clock.monotonic() - start, "received": counter.received})
 
 
 # The ground -----------------------------------------------------------------------------------
@@ -241,7 +217,7 @@ async def raw(world: World, role: Order) -> None:
     without a look."""
     stream: Stream | None = None
     view = memoryview(bytearray(RECEIVE_BYTES))
-    async for order in _orders():
+    async for order in orders():
         start = world.clock.monotonic()
         received = 0
         if order["do"] == "open":
@@ -254,7 +230,7 @@ async def raw(world: World, role: Order) -> None:
         elif stream is not None:
             while received < order["bytes"]:
                 received += await _receive(stream, view)
-        _say({"seconds": world.clock.monotonic() - start, "received_bytes": received})
+        say({"seconds": world.clock.monotonic() - start, "received_bytes": received})
         if stream is not None and order["do"] == "read":
             stream.close()
             stream = None
@@ -274,7 +250,7 @@ async def sender(world: World, role: Order) -> None:
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(serve)
-        async for _ in _orders(address=str(listener.address)):
+        async for _ in orders(address=str(listener.address)):
             pass
         nursery.cancel_scope.cancel()
 
@@ -293,11 +269,11 @@ async def copier(world: World, role: Order) -> None:
     """Copies what a `sender` sends to a file, with nothing in between: from when to when, by the
     calendar."""
     del role
-    async for order in _orders():
+    async for order in orders():
         stream = await world.network.dial(_address(order["address"]))
         since_us = world.clock.utc_us()
         await copy_bare(world, stream, order["path"], order["bytes"])
-        _say({"since_us": since_us, "at_us": world.clock.utc_us()})
+        say({"since_us": since_us, "at_us": world.clock.utc_us()})
         stream.close()
 
 
@@ -307,7 +283,7 @@ async def echo(world: World, role: Order) -> None:
     listener = await world.network.listen(Address("127.0.0.1", 0))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_echo, listener.accept)
-        async for _ in _orders(address=str(listener.address)):
+        async for _ in orders(address=str(listener.address)):
             pass
         nursery.cancel_scope.cancel()
 
@@ -333,7 +309,7 @@ async def relay(world: World, role: Order) -> None:
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(serve)
-        async for _ in _orders(address=str(listener.address)):
+        async for _ in orders(address=str(listener.address)):
             pass
         nursery.cancel_scope.cancel()
 
@@ -355,8 +331,8 @@ async def pinger(world: World, role: Order) -> None:
         stream.send(payload)
         await _receive_all(stream, view)
 
-    async for order in _orders():
-        _say(await _time_each(world, once, order["messages"]))
+    async for order in orders():
+        say(await _time_each(world, once, order["messages"]))
 
 
 async def _receive(stream: Stream, view: memoryview) -> int:
@@ -390,7 +366,7 @@ async def provider(world: World, role: Order) -> None:
         connect(role["url"], name="bench provider") as bus,
         bus.provide(role["topic"], _same),
     ):
-        async for _ in _orders():
+        async for _ in orders():
             pass
 
 
@@ -406,8 +382,8 @@ async def requester(world: World, role: Order) -> None:
         async def once() -> None:
             await bus.request(role["topic"], payload)
 
-        async for order in _orders():
-            _say(await _time_each(world, once, order["messages"]))
+        async for order in orders():
+            say(await _time_each(world, once, order["messages"]))
 
 
 async def watcher(world: World, role: Order) -> None:
@@ -420,26 +396,41 @@ async def watcher(world: World, role: Order) -> None:
             ):
                 break
             await world.clock.sleep(0.01)
-        async for _ in _orders():
+        async for _ in orders():
             pass
 
 
 async def mirror_watcher(world: World, role: Order) -> None:
-    """Waits until the node has a mirror in force: since when it may have been one, and when that
-    was seen, by the calendar, which processes share."""
-    async with connect(role["url"], name="bench mirror watcher") as bus:
-        async for _ in _orders():
-            since_us = world.clock.utc_us()
-            while True:
-                status = json.loads((await bus.request("/$sys/status")).payload)
-                mirrors = status["cluster"]["mirrors"]
-                now_us = world.clock.utc_us()
-                if any(mirror["state"] == "in force" for mirror in mirrors):
-                    break
-                if not mirrors:
-                    since_us = now_us
-                await world.clock.sleep(0.02)  # oftener, it was a seventh of what the node did
-            _say({"since_us": since_us, "at_us": now_us, "sent_bytes": mirrors[0]["sent_bytes"]})
+    """Waits until the node has a mirror in force: since when it was to be one, and when it was, by
+    the calendar, which processes share. It listens for that: to be asked for its status every 20 ms
+    was a tenth of what the node did meanwhile."""
+    async with (
+        connect(role["url"], name="bench mirror watcher") as bus,
+        bus.subscribe(f"{EVENTS}/+") as messages,
+    ):
+        async for _ in orders():
+            since_us = at_us = world.clock.utc_us()
+            if not any(mirror["state"] == "in force" for mirror in await _mirrors(bus)):
+                since_us, at_us = await _until_in_force(messages)
+            sent_bytes = (await _mirrors(bus))[0]["sent_bytes"]
+            say({"since_us": since_us, "at_us": at_us, "sent_bytes": sent_bytes})
+
+
+async def _mirrors(bus: Bus) -> list[dict[str, Any]]:
+    status = json.loads((await bus.request("/$sys/status")).payload)
+    mirrors: list[dict[str, Any]] = status["cluster"]["mirrors"]
+    return mirrors
+
+
+async def _until_in_force(messages: Subscription) -> tuple[int, int]:
+    since_us = 0
+    async for message in messages:
+        event = read_event(json.loads(message.payload))
+        if event.kind == MIRROR_CHOSEN.name:
+            since_us = event.utc_us
+        elif event.kind == MIRROR_IN_FORCE.name:
+            return since_us, event.utc_us
+    raise ConnectionError("the node has gone before it had a mirror in force")
 
 
 async def _time_each(world: World, once: Callable[[], Awaitable[None]], times: int) -> Answer:
@@ -468,4 +459,6 @@ ROLES: Final[dict[str, Callable[[World, Order], Awaitable[None]]]] = {
     "awaiting": awaiting,
     "windowed": windowed,
     "mirror watcher": mirror_watcher,
+    "producer": bench_task_roles.producer,
+    "workers": bench_task_roles.workers,
 }

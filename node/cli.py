@@ -18,6 +18,7 @@ import click
 from busnode import __version__
 from busnode.wire.errors import (
     BadPattern,
+    BadTask,
     BadTopic,
     BusnodeError,
     DataDirectoryInUse,
@@ -37,6 +38,8 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "sub": ("busnode.node.cli_sub:sub", "Print messages as they come."),
     "request": ("busnode.node.cli_request:request", "Ask a service and print its reply."),
     "reply": ("busnode.node.cli_request:reply", "Answer requests, by echo or a command."),
+    "task": ("busnode.node.cli_task:task", "Enqueue tasks, work on them, look at queues."),
+    "dlq": ("busnode.node.cli_dlq:dlq", "Look at dead letters: requeue or delete them."),
     "status": ("busnode.node.cli_status:status", "Show how a node is doing."),
     "nodes": ("busnode.node.cli_nodes:nodes", "List the nodes of the cluster and their links."),
     "topics": ("busnode.node.cli_status:topics", "List the topics that a node has."),
@@ -69,6 +72,7 @@ class WrongUsage(BusnodeError):
 THE_CALLER_CAN_MEND: Final = (
     WrongUsage,
     BadPattern,
+    BadTask,
     BadTopic,
     DataDirectoryInUse,
     NotADataDirectory,

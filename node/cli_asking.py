@@ -15,6 +15,7 @@ STATUS: Final = "/$sys/status"
 TOPICS: Final = "/$sys/topics"
 LOGS: Final = "/$sys/logs"
 EVENTS: Final = "/$sys/events"
+TASKS: Final = "/$sys/tasks"
 
 BRIEFLY: Final = b'{"rows": 0}'
 """A status without lists of clients and logs."""

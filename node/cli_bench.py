@@ -31,10 +31,19 @@ WORKLOADS: Final = {
     "request": "busnode.node.bench_bus:bench_request",
     "cluster": "busnode.node.bench_cluster:bench_cluster",
     "mirrored": "busnode.node.bench_mirrored:bench_mirrored",
+    "tasks": "busnode.node.bench_tasks:bench_tasks",
     "memory": "busnode.node.bench_footprint:bench_memory",
     "start": "busnode.node.bench_footprint:bench_start",
+    "spark": "busnode.node.cli_bench:spark",
 }
 """Each by its name: where it is found."""
+
+WHEN_NAMED: Final = {"spark"}
+"""Those that take more than busnode alone, and are only run when they are named."""
+
+SPARK_ROWS: Final = 1_000_000
+SPARK_ROUNDS: Final = 7
+"""At least: the best of them counts, since a JVM is at its best only after some."""
 
 
 def segments(bench: "Bench") -> Report:
@@ -42,6 +51,22 @@ def segments(bench: "Bench") -> Report:
 
     recovery_mib = max(1, round(RECOVERY_MIB * bench.scale))
     return bench_segments(bench.world, bench.directory, bench.rounds, recovery_mib, bench.progress)
+
+
+def spark(bench: "Bench") -> Report:
+    try:
+        from busnode.pipeline.bench import PAYLOAD_BYTES, bench_spark
+    except ImportError as error:
+        raise click.ClickException(
+            f"{error.name} is not installed: pip install 'busnode[spark]'"
+        ) from error
+    rounds = max(bench.rounds, SPARK_ROUNDS)
+    rows = bench.messages(SPARK_ROWS)
+    return {
+        **bench.report("spark", PAYLOAD_BYTES),
+        **bench_spark(bench.world, bench.directory, rows, rounds, bench.progress),
+        "rounds": rounds,
+    }
 
 
 def _workload(name: str) -> Workload:
@@ -72,7 +97,7 @@ def _workload(name: str) -> Workload:
 def bench(
     workloads: tuple[str, ...], rounds: int, directory: str, scale: float, as_json: bool
 ) -> None:
-    """Measure workloads (all of them unless some are named) and print medians.
+    """Measure workloads (all but spark unless some are named) and print medians.
 
     \b
     segments  what checking, appending, scanning and recovering cost
@@ -83,8 +108,10 @@ def bench(
     request   round trips to a provider
     cluster   the same across two nodes, in turns with one of them alone
     mirrored  acked from two disks, in turns with one, and how fast a new mirror catches up
+    tasks     enqueued, given to workers and completed, also beside a million that wait
     memory    of a node, idle and with a reader that has stopped 1 GiB behind
     start     of a node until it is ready
+    spark     scans of a log by Spark, in turns with Parquet; the best of 7 rather than medians
 
     All but the first run a node and its clients in processes of their own. Machines differ and
     are noisy: look at the ratios, which compare two things measured in turns in the same run, and
@@ -98,7 +125,7 @@ def bench(
     scratch = f"{absolute(directory)}/{SCRATCH}-{world.entropy.u64():016x}"
     reports: Report = {}
     with _leaving_in_order():
-        for name in workloads or WORKLOADS:
+        for name in workloads or [each for each in WORKLOADS if each not in WHEN_NAMED]:
             world.files.make_directory(scratch)
             given = Bench(world, scratch, rounds, scale, _Progress(name))
             try:

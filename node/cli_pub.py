@@ -30,7 +30,8 @@ def _topic(_: click.Context, __: click.Parameter, text: str) -> Topic:
     return check_topic(text)
 
 
-def _headers(_: click.Context, __: click.Parameter, texts: Sequence[str]) -> dict[str, str]:
+def read_headers(_: click.Context, __: click.Parameter, texts: Sequence[str]) -> dict[str, str]:
+    """For an option that may be repeated."""
     headers: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")
@@ -78,12 +79,14 @@ class Outcome:
         text = f"published {count} to {self.topic}"
         if not self.persistent:
             return text
-        levels = [f"{count:,} {level}" for level, count in self.levels.items()]
-        return f"{text}, acked: {', '.join(levels) if len(levels) > 1 else _only(self.levels)}"
+        return f"{text}, acked: {levels_text(self.levels)}"
 
 
-def _only(levels: Mapping[str, int]) -> str:
-    return next(iter(levels), "level unknown")
+def levels_text(levels: Mapping[str, int]) -> str:
+    """`mirrored`, `3 mirrored, 2 local`."""
+    if len(levels) < 2:
+        return next(iter(levels), "level unknown")
+    return ", ".join(f"{count:,} {level}" for level, count in levels.items())
 
 
 @click.command()
@@ -91,7 +94,12 @@ def _only(levels: Mapping[str, int]) -> str:
 @click.argument("payload", required=False)
 @click.option("--persistent", is_flag=True, help="Wait until it is safe on disk.")
 @click.option(
-    "--header", "headers", metavar="K=V", multiple=True, callback=_headers, help="May be repeated."
+    "--header",
+    "headers",
+    metavar="K=V",
+    multiple=True,
+    callback=read_headers,
+    help="May be repeated.",
 )
 @click.option("--id", "message_id", metavar="ID", help="The message's id, for who receives it.")
 @click.option("--count", metavar="N", type=click.IntRange(1), help="Publish it N times.")
@@ -119,18 +127,20 @@ def pub(
         raise click.UsageError("--lines takes messages from stdin: no PAYLOAD, no --count")
     if message_id is not None and (lines or count is not None):
         raise click.UsageError("--id is for one message: neither --lines nor --count")
-    source = _lines() if lines else _repeated(payload_of(payload), count or 1)
+    source = read_lines() if lines else repeated(payload_of(payload), count or 1)
     run(partial(_pub, to, Outcome(topic, persistent), source, headers, message_id, as_json))
 
 
-async def _repeated(payload: bytes, count: int) -> AsyncIterator[list[bytes]]:
+async def repeated(payload: bytes, count: int) -> AsyncIterator[list[bytes]]:
+    """The same so many times, some at once."""
     while count:
         some = min(count, AT_ONCE)
         count -= some
         yield [payload] * some
 
 
-async def _lines() -> AsyncIterator[list[bytes]]:
+async def read_lines() -> AsyncIterator[list[bytes]]:
+    """Those of stdin, as they come. BatchTooLarge for one that no payload can be."""
     rest = b""
     async for chunk in stdin_chunks():
         lines = (rest + chunk).split(b"\n")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from busnode.node.cli_exec import execute
 from busnode.node.cli_sub import json_payload
 from busnode.node.connecting import Target, payload_of, reaching_a_node, run
 from busnode.node.presentation import Lines, Part, counted, printable, size
@@ -140,24 +141,11 @@ async def _echo(request: "Request") -> bytes:
 
 
 async def _execute(command: str, request: "Request") -> bytes:
-    import trio
-
-    from busnode.world.real_process import environment
-
-    ended = await trio.run_process(
-        ["/bin/sh", "-c", command],
-        stdin=request.payload,
-        capture_stdout=True,
-        capture_stderr=True,
-        check=False,
-        env={**environment(), "BUSNODE_TOPIC": request.topic},
-    )
-    errors = ended.stderr.decode(errors="replace").strip()
-    if ended.returncode:
-        said = f": {errors[-ERROR_CHARACTERS_MAX:]}" if errors else ""
-        raise CommandFailed(f"exit code {ended.returncode}{said}")
-    if errors:
-        click.echo(printable(errors), err=True)
+    ended = await execute(command, request.payload, {"BUSNODE_TOPIC": request.topic})
+    if ended.exit_code:
+        said = f": {ended.errors[-ERROR_CHARACTERS_MAX:]}" if ended.errors else ""
+        raise CommandFailed(f"exit code {ended.exit_code}{said}")
+    ended.tell_errors()
     return ended.stdout
 
 

@@ -76,7 +76,6 @@ def _run_one(
     from busnode.testing.sim.campaign import Totals, report
     from busnode.testing.sim.picture import draw
     from busnode.testing.sim.run import run_seed
-    from busnode.testing.sim.schedule import ALL
     from busnode.testing.sim.shrink import shrink
     from busnode.world.real_process import absolute
     from busnode.world.real_world import real_world
@@ -88,7 +87,7 @@ def _run_one(
     took_s = RealClock().monotonic() - began
     if shrinks and outcome.violations:
         with _bar("shrinking", len(outcome.schedule)) as left:
-            outcome = shrink(outcome, ALL, left)
+            outcome = shrink(outcome, left)
         if trace:
             lines.clear()
             run_seed(seed, only=outcome.schedule, told=lines.append)
@@ -125,8 +124,7 @@ def _write(files: "Files", path: str, text: str) -> None:
 def _run_many(
     first: int, seeds: int | None, minutes: float | None, processes: int | None, as_json: bool
 ) -> bool:
-    from busnode.testing.sim.campaign import Totals, reporting
-    from busnode.testing.sim.schedule import ALL
+    from busnode.testing.sim.campaign import Totals, run_reported
     from busnode.world.real_workers import call_in_processes, cores
 
     clock = RealClock()
@@ -142,7 +140,7 @@ def _run_many(
     totals = Totals()
     total = seeds if ends is None else None
     with _bar("seeds", total, minutes) as done:
-        for run in call_in_processes(reporting(ALL), wanted(), processes or cores()):
+        for run in call_in_processes(run_reported, wanted(), processes or cores()):
             totals.add(run)
             done(totals.seeds)
             if run.violations and not as_json:

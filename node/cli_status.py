@@ -32,6 +32,7 @@ from busnode.node.presentation import (
     show_table,
     size,
 )
+from busnode.node.queue_table import show_node_queues
 from busnode.wire.ids import Pattern
 from busnode.wire.topics import check_pattern
 
@@ -115,6 +116,9 @@ async def _status(to: Target) -> int:
         click.echo()
     show_clients(found)
     click.echo()
+    if found["tasks"]["queues_count"]:
+        show_node_queues(found["tasks"], found["utc_us"])
+        click.echo()
     logs = merge_logs(told.answers)
     logs.sort(key=lambda log: -log.size_bytes)
     show_logs(logs, found["logs_count"], wanted, len(told.answers) + len(told.silent))
@@ -144,6 +148,8 @@ def show_node(found: Status, view: ClusterView) -> None:
         "messages": f"{kept}; {counted(counters['commits'], 'commit')}",
         "requests": f"{counted(found['providers'], 'provider')}, "
         f"{found['requests_under_way']:,} under way",
+        "tasks": f"{counted(found['tasks']['queues_count'], 'queue')}, "
+        f"{counted(found['tasks']['workers'], 'worker')} here",
     }
     trouble = view.discovery_trouble()
     if trouble:

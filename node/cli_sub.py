@@ -4,7 +4,7 @@
 import base64
 import json
 from collections.abc import Iterable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from functools import lru_cache, partial
 from itertools import islice
 from json.encoder import encode_basestring
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import click
 
+from busnode.node.cli_times import AGO, parse_past
 from busnode.node.connecting import Output, Target, reaching_a_node, run
 from busnode.node.presentation import PREVIEW_CHARACTERS, Lines, Part, preview, printable, terminal
 from busnode.wire.ids import Pattern
@@ -19,8 +20,6 @@ from busnode.wire.topics import check_pattern
 
 if TYPE_CHECKING:
     from busnode.client import Message, MessageBatch, Subscription
-
-EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 _compact: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
@@ -36,30 +35,7 @@ def _start(_: click.Context, __: click.Parameter, text: str) -> Start:
         case "latest" | "earliest":
             return text
         case _:
-            return _moment(text)
-
-
-def _moment(text: str) -> datetime:
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        return _ago(text)
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-
-
-def _ago(text: str) -> datetime:
-    from busnode.node.setting_kinds import Duration
-    from busnode.world.real_clock import RealClock
-
-    try:
-        seconds = Duration().read(text)
-    except ValueError:
-        raise click.BadParameter(
-            f"{text!r}; expected latest, earliest, a UTC time such as 2026-01-31T08:00, "
-            "or a duration such as 10m for so long ago"
-        ) from None
-    now = EPOCH + timedelta(microseconds=RealClock().utc_us())
-    return max(EPOCH, now - timedelta(seconds=seconds))
+            return parse_past(text, f"latest, earliest, {AGO}")
 
 
 @click.command()

@@ -18,18 +18,22 @@ from busnode.node.connecting import Target, reaching_a_node, run, stdin_chunks
 from busnode.node.presentation import (
     Column,
     Lines,
+    Part,
+    counted,
     duration,
     printable,
     show_table,
     size,
     terminal,
 )
+from busnode.node.queue_table import show_node_queues
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 REFRESH_S: Final = 1.0
 LOGS_SHOWN: Final = 8
+QUEUES_SHOWN: Final = 8
 
 
 class Rates(NamedTuple):
@@ -40,6 +44,9 @@ class Rates(NamedTuple):
     commits: float
     bytes_in: float
     bytes_out: float
+    tasks_completed: float
+    attempts_failed: float
+    """Of tasks, or leases that ran out."""
     logs: dict[tuple[str, str], float]
     """Messages, by brokerId and topic, of the logs that grew."""
 
@@ -72,8 +79,18 @@ def rates(before: Status, now: Status) -> Rates:
         commits=grown("commits"),
         bytes_in=moved["received_bytes"] / seconds,
         bytes_out=moved["sent_bytes"] / seconds,
+        tasks_completed=(_of_tasks(now, "completed") - _of_tasks(before, "completed")) / seconds,
+        attempts_failed=(_of_tasks(now, "failed") - _of_tasks(before, "failed")) / seconds,
         logs=logs,
     )
+
+
+def _of_tasks(found: Status, what: str) -> int:
+    """Of all queues."""
+    tasks = found["tasks"]
+    others = tasks["other_queues"] or {what: 0}
+    total: int = others[what] + sum(row[what] for row in tasks["queues"])
+    return total
 
 
 @click.command()
@@ -81,7 +98,8 @@ def rates(before: Status, now: Status) -> Rates:
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object a second.")
 @reaching_a_node
 def top(*, count: int | None, as_json: bool, to: Target) -> None:
-    """Watch a node at work: messages and bytes per second, the busiest topics, its clients.
+    """Watch a node at work: messages and bytes per second, the busiest topics, its queues and
+    its clients.
 
     q or Ctrl-C ends it.
     """
@@ -120,6 +138,8 @@ async def _print(to: Target, count: int | None) -> int:
             "clients": found["clients_count"],
             "nodes": ClusterView(found).nodes_count,
             "links_missing": found["cluster"]["missing_links_count"],
+            "workers": found["tasks"]["workers"],
+            "queues": found["tasks"]["queues"],
             **rate._asdict(),
             "logs": [
                 {"broker_id": broker_id, "topic": topic, "messages_in": per_s}
@@ -208,6 +228,16 @@ def _drawn(found: Status, rate: Rates, on: "Console") -> Any:
         show_table(
             columns, [(printable(key[1]), f"{per_s:,.0f}") for key, per_s in busiest], on=paper
         )
+        Lines(paper).write([[]])
+    if found["tasks"]["queues_count"]:
+        done, failed = f"{rate.tasks_completed:,.0f}", f"{rate.attempts_failed:,.0f}"
+        workers = counted(found["tasks"]["workers"], "worker")
+        told: list[Part] = [
+            ("tasks ", "dim"), (f"{done:>10} done/s", "bold"), (f"  {failed} failed/s", ""),
+            (f"  {workers} here", "dim"),
+        ]  # fmt: skip
+        Lines(paper).write([told])
+        show_node_queues(found["tasks"], found["utc_us"], QUEUES_SHOWN, paper)
         Lines(paper).write([[]])
     show_clients(found, paper)
     file = paper.file

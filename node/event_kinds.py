@@ -118,12 +118,12 @@ SLOW: Final = Kind(
     is_cheap=True,
 )  # fmt: skip
 TASK_DEAD: Final = Kind(
-    "task.dead", "warning", "dead letters", "{count} tasks of queue {queue} have failed for good",
+    "task.dead", "warning", "dead letters", "dead letters in queue {queue}: {count:,} more",
     is_cheap=True,
 )  # fmt: skip
 TASKS_TAKEN_OVER: Final = Kind(
     "task.taken-over", "info", "tasks taken over",
-    "goes on with {count} tasks of {origin}, which is no more",
+    "tasks of {origin}, which is no more, go on here: {count:,}",
 )  # fmt: skip
 TASKS_GIVEN_UP: Final = Kind(
     "task.given-up", "info", "tasks given up", "tasks of {origin} go on elsewhere"

@@ -93,7 +93,7 @@ class LocalCopies:
             # Nobody is known to have it; but what is known of others is a little behind.
             if self._mending.ask(log, found, partial(self._looked_at, asked, found)):
                 return
-            reading.lacked(log_id, found.first_no, found.last_no, found.reason)
+            reading.lacked(log_id, found.first_no, found.last_no, found.told)
         else:
             data = read_range(found)
             first_no = read_header(memoryview(data), 0).first_no
@@ -108,7 +108,7 @@ class LocalCopies:
         if readable:
             self.fetch(*asked)
         else:
-            reading.lacked(asked.log.log_id, hole.first_no, hole.last_no, hole.reason)
+            reading.lacked(asked.log.log_id, hole.first_no, hole.last_no, hole.told)
             reading.subscription.pump()
 
 

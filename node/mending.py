@@ -246,7 +246,7 @@ class Mending:
             self._tell(key, readable=True)
             return
         links = self._holders.holders_of(key.log_id.broker_id)
-        some_lost = not links and self._holders.expects_holders()
+        some_lost = self._holders.expects_holders()
         for link in links:
             records, is_lost = await self._fetch(link, log.log_id, hole)
             some_lost = some_lost or is_lost

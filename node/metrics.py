@@ -18,6 +18,7 @@ from prometheus_client.registry import Collector
 from busnode import __version__
 from busnode.node.peers import Peers
 from busnode.node.status import unready
+from busnode.node.task_metrics import QueueSums, add_up_queues, task_metrics
 from busnode.node.traffic import Traffic
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ class Sums:
     subscriptions: int = 0
     behind: int = 0
     traffic: Traffic = field(default_factory=Traffic)
+    queues: QueueSums = field(default_factory=QueueSums)
 
 
 async def render(node: "RunningNode") -> tuple[bytes, str]:
@@ -75,6 +77,7 @@ async def add_up(node: "RunningNode") -> Sums:
             if places >= SLICE:
                 places = 0
                 await trio.lowlevel.checkpoint()
+    sums.queues = await add_up_queues(node.task_queues)
     return sums
 
 
@@ -131,6 +134,8 @@ class NodeCollector(Collector):
         yield _counter("poisoned_logs", poisoned, len(node.committer.poisoned))
 
         yield from self._cluster()
+        now_us = node.world.clock.utc_us()
+        yield from task_metrics(sums.queues, node.task_home.workers, now_us)
         yield _gauge("requests_under_way", "Requests without an end.", len(node.bidding.requests))
         yield _gauge("providers", "Topics provided.", node.bidding.requests.providers)
         yield _gauge("durable_subscriptions", "Positions kept by name.", len(node.durable))

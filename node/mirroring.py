@@ -144,7 +144,7 @@ class MirrorStream:
 
     def _add(self, log: Log) -> MirrorCursor:
         after_no = min(self.progress.safe_no(log.log_id), log.committed_no)
-        cursor = MirrorCursor(log, log.reader(after_no, ahead=True))
+        cursor = MirrorCursor(log, _reader(log, after_no))
         self._cursors[log.log_id] = cursor
         return cursor
 
@@ -163,9 +163,10 @@ class MirrorStream:
         self.began_at = self._clock.monotonic()
         for step, log in enumerate(self._store.logs(), start=1):
             log_id = log.log_id
-            if log_id.broker_id == self.broker_id and log.poisoned is None:
+            if log_id.broker_id == self.broker_id:
                 self.progress.lacks(log_id, log.committed_no, log.first_no, _message_bytes(log))
-                if log.appended_no > self.progress.safe_no(log_id):
+                end_no = log.appended_no if log.poisoned is None else log.committed_no
+                if end_no > self.progress.safe_no(log_id):
                     self.appended(log)
             if step % LOOKS_BEFORE_YIELD == 0:
                 self.progress.heard(self._clock.monotonic(), begun=False)  # it waits for us now
@@ -181,6 +182,8 @@ class MirrorStream:
         self.link.outgoing.forget(self)
 
     def next_piece(self) -> Piece | None:
+        if self.is_broken:
+            return None  # what lies behind the hole would be called mirrored, and the hole with it
         if self._throttle is not None and not self.progress.in_force:
             self._is_paused = self._throttle.wait_s(self._clock.monotonic()) > 0
             if self._is_paused:
@@ -227,7 +230,7 @@ class MirrorStream:
 
     def _mended(self, cursor: MirrorCursor, hole: Hole, readable: bool) -> None:
         if readable:
-            cursor.reader = cursor.log.reader(hole.first_no - 1, ahead=True)
+            cursor.reader = _reader(cursor.log, hole.first_no - 1)
         elif self._breaks(cursor.log, hole):  # it may have come into force meanwhile
             return
         else:
@@ -283,6 +286,12 @@ class MirrorStream:
         cursor.reader.fetched(cold, error)
         self._ready.append(cursor)
         self._wake()
+
+
+def _reader(log: Log, after_no: int) -> LogReader:
+    """What is sent to a mirror is read ahead of the commit. Of a log that is lost to writing nobody
+    knows what lies behind what was committed."""
+    return log.reader(after_no, ahead=log.poisoned is None)
 
 
 def _message_bytes(log: Log) -> float:

@@ -86,6 +86,7 @@ from busnode.world.world import World
 logger = logging.getLogger(__name__)
 
 RETENTION_EVERY_S: Final = 60.0
+"""How often what is too old is looked for, or four times in as long as messages are kept."""
 
 EXPIRED_BEFORE_YIELD: Final = 32
 """Segments that are dropped before others have their turn: two files each, and their folder."""
@@ -154,6 +155,7 @@ class RunningNode:
             world.network.reachable_at(listeners.client.address), listeners.peer,
             self.ownership, self.mirroring, self.copies, self.task_queues, self.task_home, tell,
         )  # fmt: skip
+        self.task_queues.mender = self.peers.mending
         self.task_claims = self.peers.task_claims = TaskClaims(
             world, store, self.ownership, self.task_queues, self._own, self.peers,
             self.peers.mending, broker_id, config.adopt_after_s, tell,
@@ -381,7 +383,7 @@ class RunningNode:
         """Retention, and positions renewed before they expire."""
         renewed_at = self.world.clock.monotonic()
         while True:
-            await self.world.clock.sleep(RETENTION_EVERY_S)
+            await self.world.clock.sleep(min(RETENTION_EVERY_S, self.config.retain_s / 4))
             try:
                 await self._expire()
                 self.router.forget_gone()

@@ -263,7 +263,8 @@ class PeerSession(Conversation):
             case TaskClaim():
                 host.task_claims.heard(message)
             case TaskFinished():
-                host.task_claims.finished_elsewhere(message)
+                if self.broker_id is not None:
+                    host.task_claims.told(self.broker_id, message)
             case TaskPoll():
                 self._tasks.poll(message)
             case Chunk():

@@ -91,8 +91,8 @@ SESSIONS_MAX: Final = 1024
 """Nodes that have dialled us, and strangers that are about to be turned away."""
 
 EXPECTED_S: Final = 5.0
-"""How long after the start those are waited for who were mirrors before: dialling them, and hearing
-what they hold."""
+"""How long after the start those are waited for who were mirrors before, and later those to whom
+links were lost: dialling them, and hearing what they hold."""
 
 COPIES_TOLD_EVERY_S: Final = 0.1
 """How far behind the news of a copy may be: what a consumer waits for when an origin dies."""
@@ -165,6 +165,8 @@ class Peers:
         self.sessions: dict[BrokerId, PeerSession] = {}
         self.links_made = 0
         self.links_lost = 0
+        self._lost_at: dict[str, float] = {}
+        """When links were lost to nodes that are not back yet, by their names."""
         self.changed = trio.Event()
         """Set, and replaced, whenever a node has come or gone."""
         self._started_at = world.clock.monotonic()
@@ -283,8 +285,10 @@ class Peers:
         self.comparing.answered(message)
 
     def expects_holders(self) -> bool:
-        up_s = self._world.clock.monotonic() - self._began_at
-        return bool(self._ownership.mirrors) and up_s < EXPECTED_S
+        now = self._world.clock.monotonic()
+        if self._ownership.mirrors and now - self._began_at < EXPECTED_S:
+            return True
+        return any(now - lost_at < EXPECTED_S for lost_at in self._lost_at.values())
 
     def damaged(self, message: Damaged) -> None:
         log_id = LogId(message.broker_id, Topic(message.topic))
@@ -516,6 +520,7 @@ class Peers:
     def linked(self, link: PeerLink) -> None:
         self.links_made += 1
         self.links[link.broker_id] = link
+        self._lost_at.pop(link.name, None)
         if any(other.name == link.name for other in self.links.values() if other is not link) or (
             link.name == self.me.name
         ):
@@ -539,6 +544,9 @@ class Peers:
 
     def unlinked(self, link: PeerLink) -> None:
         self.links_lost += 1
+        now = self._world.clock.monotonic()
+        self._lost_at = {n: at for n, at in self._lost_at.items() if now - at < EXPECTED_S}
+        self._lost_at[link.name] = now
         del self.links[link.broker_id]
         kind = LINK_ENDED if link.said_goodbye else LINK_LOST
         self.tell_of(kind, name=link.name, goodbye=link.said_goodbye)
@@ -604,6 +612,9 @@ class Peers:
 
     def links_by_incarnation(self) -> dict[BrokerId, PeerLink]:
         return {self.repairing.writes_now(node): link for node, link in self.links.items()}
+
+    def writes_now(self, node: BrokerId) -> BrokerId:
+        return self.repairing.writes_now(node)
 
     def longest_copies(self, broker_id: BrokerId) -> list[BrokerId]:
         return self.repairing.longest_copies(broker_id)

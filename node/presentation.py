@@ -46,13 +46,18 @@ def size(count_bytes: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """`3 ms`, `12.3 s`, `4 min 10 s`."""
+    """`3 ms`, `12.3 s`, `4 min 10 s`, `2 h 5 min`, `3 d 4 h`."""
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"
     if seconds < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest} s"
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    hours, minutes = divmod(minutes, 60)
+    if hours < 24:
+        return f"{hours} h {minutes} min"
+    return f"{hours // 24} d {hours % 24} h"
 
 
 def counted(count: int, noun: str) -> str:

@@ -235,7 +235,7 @@ class QueueGroup:
 
     def _report(self, able: list[Subscription], log_id: LogId, hole: Hole) -> None:
         own = [member for member in able if not member.is_peer] or able
-        self._choose(own).report(log_id, hole.first_no, hole.last_no, hole.reason)
+        self._choose(own).report(log_id, hole.first_no, hole.last_no, hole.told)
 
     def _mended(self, cursor: LogCursor, hole: Hole, readable: bool) -> None:
         if readable:

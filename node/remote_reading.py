@@ -38,6 +38,10 @@ class Fetcher(Protocol):
         `placed`, `ended` or `lacked`, with `fetched` for all that came before, or one of `lost`."""
         ...
 
+    def reach(self, log_id: LogId) -> int | None:
+        """The last number of a log that anybody has, as far as it is known; None: nobody has it."""
+        ...
+
 
 class RemoteReading:
     """Reads other nodes' logs for one subscription. Its home feeds it and fetches for it."""
@@ -58,6 +62,8 @@ class RemoteReading:
         self.lacking: dict[LogId, dict[object, int]] = {}
         """Of each log, who has said since something was asked for that it lacks it, and up to which
         number."""
+        self._served: dict[LogId, None] = {}
+        """Logs of which something has come since it was asked for."""
         self._fetcher = fetcher
         self._fetches = 0
         self._placings = 0
@@ -187,6 +193,7 @@ class RemoteReading:
 
     def fetched(self, handed: Handed) -> None:
         """Some of what was asked for has come."""
+        self._served[handed.log_id] = None
         if self.cursors[handed.log_id].fetched(handed.first_no, handed.last_no):
             self.subscription.hand_over(handed)
 
@@ -195,6 +202,9 @@ class RemoteReading:
         cursor = self._answered(log_id)
         if end_no is not None:
             cursor.ends(end_no)
+            if log_id in self.lacking and log_id in self._served:
+                # Who has served it was asked in place of one that lacks it: others may have more.
+                cursor.reaches(self._fetcher.reach(log_id) or 0)
         self._go_on(log_id, cursor)
 
     def lacked(self, log_id: LogId, first_no: int, last_no: int, reason: str) -> None:
@@ -280,6 +290,7 @@ class RemoteReading:
             self._unplaced[log_id] = None
         elif self._fetcher.fetch(self, log_id, cursor.next_no - 1, cursor.since_us, length):
             cursor.asked()
+            self._served.pop(log_id, None)
             if length:
                 self._fetches += 1
                 self.subscription.reserve(length)

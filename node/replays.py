@@ -34,7 +34,7 @@ class Replays:
         while self.waiting and self._fetching < FETCHES_MAX:
             asked, found = self.waiting.popleft()
             if isinstance(found, Hole):
-                piece: Piece | None = _gap(asked, found.first_no, found.last_no, found.reason)
+                piece: Piece | None = _gap(asked, found.first_no, found.last_no, found.told)
             else:
                 piece = self._try(asked, found)
             if piece is not None:
@@ -74,7 +74,7 @@ class Replays:
             ):
                 return None  # it may only be that the disk hesitates
             self._mending.noticed(log, found)  # who asks goes elsewhere meanwhile
-            return _gap(asked, found.first_no, found.last_no, found.reason)
+            return _gap(asked, found.first_no, found.last_no, found.told)
         last = found.last_no >= log.committed_no
         piece = _chunk(asked, found.first_no, found.last_no, found.length, last=last)
         piece.range, piece.suspect = found, reader.suspect

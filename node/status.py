@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from busnode import __version__
 from busnode.node.cluster_status import cluster_status
+from busnode.node.task_status import task_status
 from busnode.wire import limits
 from busnode.wire.errors import Refused
 from busnode.wire.ids import Pattern
@@ -85,6 +86,7 @@ def status(node: "RunningNode", rows_max: int = ROWS_MAX) -> Status:
         "requests_under_way": len(node.bidding.requests),
         "providers": node.bidding.requests.providers,
         "durable_names": len(node.durable),
+        "tasks": task_status(node.task_queues, node.task_home, rows_max),
         "rss_bytes": resident_bytes(),
         "clients_count": len(node.sessions),
         "clients": _clients(node, rows_max),

@@ -344,7 +344,7 @@ class Subscription:
         if readable:
             cursor.reader = cursor.log.reader(hole.first_no - 1)
         else:
-            self.report(cursor.log.log_id, hole.first_no, hole.last_no, hole.reason)
+            self.report(cursor.log.log_id, hole.first_no, hole.last_no, hole.told)
         self._ready.append(cursor)
         self._wake()
         self.pump()
@@ -406,8 +406,8 @@ class Subscription:
 
     def _gap(self, cursor: LogCursor, hole: Hole) -> Piece:
         log_id = cursor.log.log_id
-        self.witness.gap(log_id, hole.first_no, hole.last_no, hole.reason)
+        self.witness.gap(log_id, hole.first_no, hole.last_no, hole.told)
         gap = Gap(
-            self.number, log_id.broker_id, log_id.topic, hole.first_no, hole.last_no, hole.reason
+            self.number, log_id.broker_id, log_id.topic, hole.first_no, hole.last_no, hole.told
         )
         return Piece(encode_control(gap))

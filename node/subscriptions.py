@@ -270,34 +270,40 @@ class Subscriptions:
 
     async def _tell_unknown(self, subscription: Subscription, position: Position) -> None:
         """Cursors that mean nothing: in a log that nobody holds, or behind the end of one whose
-        origin is there. Of a finished log somebody may have had more, now gone, that was never
-        acked as mirrored: who has read that lacks nothing. Whoever holds a log that nobody has who
-        is up is given time to return."""
-        absent: list[UnknownCursor] = []
+        origin is there. Whoever holds such a log, or more of it, is given time to tell of it."""
+        unknown: list[UnknownCursor] = []
         for step, (log_id, msg_no) in enumerate(position.items(), start=1):
             if step % STEPS_BEFORE_YIELD == 0:
                 await trio.lowlevel.checkpoint()
             if not matches(subscription.pattern, log_id.topic):
                 continue
-            end_no = self._sources.reach(log_id)
-            if end_no is None:
-                cursor = UnknownCursor(subscription, log_id, msg_no)
-                if self._cluster.expects_others:
-                    absent.append(cursor)
-                else:
-                    _tell_absent(cursor)
-            elif msg_no > end_no and not self._cluster.is_finished(log_id):
-                reason = f"unknown: no copy of the log goes beyond {end_no}"
-                subscription.report(log_id, min(msg_no + 1, U64_MAX), 0, reason)
-        self._unknown.add(absent, self._clock.monotonic())
+            cursor = UnknownCursor(subscription, log_id, msg_no)
+            if (reason := self._unknown_why(cursor)) is None:
+                continue
+            if self._cluster.expects_others:
+                unknown.append(cursor)
+            else:
+                _tell_unknown(cursor, reason)
+        self._unknown.add(unknown, self._clock.monotonic())
+
+    def _unknown_why(self, cursor: UnknownCursor) -> str | None:
+        """Why a cursor means nothing now; None when it does. Of a finished log somebody may have
+        had more, now gone, that was never acked as mirrored: who has read that lacks nothing."""
+        end_no = self._sources.reach(cursor.log_id)
+        if end_no is None:
+            return "unknown: no node that is up has this log"
+        if cursor.msg_no > end_no and not self._cluster.is_finished(cursor.log_id):
+            return f"unknown: no copy of the log goes beyond {end_no}"
+        return None
 
     async def run(self) -> None:
         """Tell of cursors in logs with which nobody has come back in time."""
         while True:
             await self._clock.sleep(LOOK_EVERY_S)
             for step, cursor in enumerate(self._unknown.due(self._clock.monotonic()), start=1):
-                if cursor.subscription.opened and self._sources.reach(cursor.log_id) is None:
-                    _tell_absent(cursor)
+                reason = self._unknown_why(cursor)
+                if cursor.subscription.opened and reason is not None:
+                    _tell_unknown(cursor, reason)
                     cursor.subscription.pump()
                 if step % STEPS_BEFORE_YIELD == 0:
                     await trio.lowlevel.checkpoint()
@@ -393,9 +399,8 @@ class Subscriptions:
             del self._groups[group.name, group.pattern]
 
 
-def _tell_absent(cursor: UnknownCursor) -> None:
+def _tell_unknown(cursor: UnknownCursor, reason: str) -> None:
     subscription, log_id, msg_no = cursor
-    reason = "unknown: no node that is up has this log"
     subscription.report(log_id, min(msg_no + 1, U64_MAX), 0, reason)
 
 

@@ -9,6 +9,7 @@ import binascii
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any, Final
 
 import trio
@@ -19,6 +20,7 @@ from busnode.node.task_carrying import Carrying
 from busnode.node.task_log import TaskBatch
 from busnode.node.task_queue import OwnedQueue
 from busnode.node.task_queues import TaskQueues
+from busnode.node.task_status import queue_row
 from busnode.tasks.events import DeadAct, DeadActed
 from busnode.tasks.places import TaskRow
 from busnode.tasks.recovery import carry
@@ -93,7 +95,7 @@ class TaskAnswers:
     async def _do(self, asked: Answer) -> Answer:
         do = asked.get("do")
         if do == "queues":
-            return self._list_queues(asked.get("queue"))
+            return self._list_queues(asked)
         queue = self._queues.owned.get(_text(asked, "queue"))
         if queue is None:
             # Whether anybody knows it is for the one to say who asks everybody.
@@ -119,10 +121,15 @@ class TaskAnswers:
 
     # Looking --------------------------------------------------------------------------------------
 
-    def _list_queues(self, name: object) -> Answer:
-        queues = self._queues.owned
-        wanted = list(queues)[:ROWS_MAX] if name is None else [n for n in (name,) if n in queues]
-        return {"queues": [queue_row(queues[str(each)]) for each in wanted], "count": len(queues)}
+    def _list_queues(self, asked: Answer) -> Answer:
+        queues, name = self._queues.owned, asked.get("queue")
+        if name is not None:
+            return {"queues": [queue_row(queues[name])] if name in queues else [], "next": None}
+        after = _number(asked, "after", 0)
+        page = list(islice(queues.values(), after, after + ROWS_MAX))
+        until = after + len(page)
+        more = until if until < len(queues) else None
+        return {"queues": [queue_row(queue) for queue in page], "next": more}
 
     async def _list_tasks(self, queue: OwnedQueue, asked: Answer) -> Answer:
         state = asked.get("state")
@@ -251,27 +258,6 @@ class TaskAnswers:
             await acting.done.wait()
             return
         raise TimedOut(f"it is not durable after {DURABLE_S:g} s; look whether it was done")
-
-
-def queue_row(queue: OwnedQueue) -> Answer:
-    """How one queue stands at this node."""
-    found = queue.machine.statistics()
-    return {
-        "queue": queue.name,
-        "ready": found.ready,
-        "delayed": found.delayed,
-        "retrying": found.retrying,
-        "leased": found.leased,
-        "settling": found.settling,
-        "dead": found.dead,
-        "completed": found.completed_total,
-        "failed": found.failed_total,
-        "expired": found.expired_total,
-        "enqueued": found.enqueued_total,
-        "repeated": found.repeated_total,
-        "oldest_us": found.oldest_enqueued_us,
-        "due_us": found.first_due_us,
-    }
 
 
 def _row(queue: OwnedQueue, found: TaskRow, batch: TaskBatch | None) -> Answer:

@@ -19,6 +19,7 @@ from busnode.node.own_messages import PERSISTENT, OwnMessages
 from busnode.node.ownership import Ownership
 from busnode.node.publishing import TASKS
 from busnode.node.subscription import Mender
+from busnode.node.task_agreement import Agreement, Link, merged, numbers_of, tell, without
 from busnode.node.task_queue import JOURNAL
 from busnode.node.task_queues import TaskQueues
 from busnode.node.task_takeover import Takeover
@@ -31,6 +32,7 @@ from busnode.tasks.claims import (
     Claim,
     Claimed,
     Claims,
+    Deny,
     Event,
     Heard,
     Holds,
@@ -42,10 +44,9 @@ from busnode.tasks.claims import (
 )
 from busnode.tasks.ranges import Numbers
 from busnode.wire.batches import Columns, decode_columns
-from busnode.wire.control import Control, TaskClaim, TaskFinished
+from busnode.wire.control import TaskClaim, TaskFinished
 from busnode.wire.errors import BadBatch, BusnodeError
 from busnode.wire.ids import BROKER_ID_BYTES, BrokerId, LogId, MsgNo, Topic
-from busnode.wire.limits import CONTROL_ELEMENTS_MAX
 from busnode.world.world import World
 
 logger = logging.getLogger(__name__)
@@ -58,24 +59,19 @@ RETRY_S: Final = 5.0
 """When a takeover is tried again that a disk or a lost log has ended."""
 
 JOBS_MAX: Final = 10_000
-NUMBERS_MAX: Final = 1 << 32
-"""Numbers in one range that another node tells of."""
-
 QUEUES_TOLD_MAX: Final = 400
 """Queues whose extents one claim can name; the names fit into a control frame."""
-
-
-class ClaimLink(Protocol):
-    """A link to another node."""
-
-    def tell(self, message: Control) -> None: ...
 
 
 class ClaimPeers(Protocol):
     """What is known of other nodes."""
 
-    def links_by_incarnation(self) -> Mapping[BrokerId, ClaimLink]:
+    def links_by_incarnation(self) -> Mapping[BrokerId, Link]:
         """Links, by what the node at the other end writes now."""
+        ...
+
+    def writes_now(self, node: BrokerId) -> BrokerId:
+        """What a node writes that has greeted us with this."""
         ...
 
     def longest_copies(self, broker_id: BrokerId) -> list[BrokerId]:
@@ -111,27 +107,32 @@ class TaskClaims:
         """What takes a while, one after the other."""
         self._woken = trio.Event()
         self._under_way: tuple[Job, trio.CancelScope] | None = None
-        self._begin(me)
+        self._begin(me, ())
 
-    def _begin(self, me: BrokerId) -> None:
+    def _begin(self, me: BrokerId, known: Iterable[Claimed]) -> None:
         self._me = me
         self._claims = Claims(me, self._adopt_after_s)
-        self._alive: set[BrokerId] = set()
+        self._alive: dict[BrokerId, None] = {}
         self._jobs.clear()
         self._finished: set[BrokerId] = set()
         """What was taken over to the end, by this incarnation."""
-        self._compared: set[BrokerId] = set()
-        """Earlier incarnations that somebody else has claimed, and that were seen to."""
-        self._taken: dict[str, dict[BrokerId, Numbers]] = {}
+        self._agreement = Agreement()
+        self._taken: dict[BrokerId, dict[str, dict[BrokerId, Numbers]]] = {}
+        """By those whom we have taken over: what they had taken over themselves."""
         for log in self._store.logs():
             if log.log_id.topic == CLAIMS:
-                for claimed in _read_claims(log):
-                    self._claims.handle(Heard(claimed))
-        self._origins = {
+                try:
+                    for claimed in _read_claims(log):
+                        self._claims.handle(Heard(claimed))
+                except OSError as error:
+                    logger.warning("claims cannot be read, and others may tell them: %s", error)
+        for claimed in known:
+            self._claims.handle(Heard(claimed))
+        self._origins = dict.fromkeys(
             log.log_id.broker_id
             for log in self._store.logs()
             if log.log_id.topic.startswith(TASKS) and log.log_id.broker_id != me
-        }
+        )
         """Other incarnations with tasks whose logs are here."""
         earlier = [each for each in reversed(list(self._ownership)) if each in self._origins]
         self._claims.handle(Started(earlier, self._world.clock.monotonic()))
@@ -140,7 +141,7 @@ class TaskClaims:
         """A new incarnation: the one before is one of those whose tasks are to be taken over."""
         if self._under_way is not None:
             self._under_way[1].cancel()
-        self._begin(me)
+        self._begin(me, self._claims.known)  # what a failing disk has of them nobody knows
         self.keep()
 
     def keep(self) -> None:
@@ -162,41 +163,56 @@ class TaskClaims:
 
     async def _count(self) -> None:
         """Look through all logs, of which there may be many, in steps."""
-        found: set[BrokerId] = set()
+        found: dict[BrokerId, None] = {}
         for step, log in enumerate(self._store.logs(), start=1):
             if log.log_id.topic.startswith(TASKS):
-                found.add(log.log_id.broker_id)
+                found[log.log_id.broker_id] = None
             if step % STEPS_BEFORE_YIELD == 0:
                 await trio.lowlevel.checkpoint()
-        self._origins = found - {self._me}
+        found.pop(self._me, None)
+        self._origins = found
 
     def _look(self) -> None:
         now = self._world.clock.monotonic()
         links = self._peers.links_by_incarnation()
         events: list[Event] = [WriterSeen(each) for each in links if each not in self._alive]
         events += [WriterGone(each, now) for each in self._alive if each not in links]
-        self._alive = set(links)
+        self._alive = dict.fromkeys(links)
         for origin in self._origins:
-            events.append(Holds(origin, self._peers.longest_copies(origin)))
+            holders = self._peers.longest_copies(origin)
+            events.append(Holds(origin, holders))
+            end = self._claims.end_of(origin)
+            if end not in self._alive and end not in self._origins:
+                # It has claimed them and is gone: if nobody has a log of it, we go on with them.
+                events.append(Holds(end, [] if self._others_hold(end) else holders))
         for event in (*events, Ticked(now)):
             self._handle(event)
-        self._see_to_what_others_claimed()
+        for origin in self._agreement.due(self._origins, self._link_of, now):
+            self._add(Compare(origin))
+
+    def _others_hold(self, origin: BrokerId) -> bool:
+        return any(holder != self._me for holder in self._peers.longest_copies(origin))
 
     def heard(self, message: TaskClaim) -> None:
         """Another node tells of a claim."""
         claimed = Claimed(
             message.origin, message.claimer, message.claimed_us, tuple(message.extents)
         )
-        if self._claims.claim_of(claimed.origin) == claimed:
+        if self._claims.knows(claimed):
             return
         if claimed.origin in self._origins or claimed.origin in self._ownership:
             self._publish(claimed)
         self._handle(Heard(claimed))
 
-    def tell_all(self, link: ClaimLink) -> None:
+    def tell_all(self, link: Link) -> None:
         """What a node must know that has just been linked."""
         for claimed in self._claims.known:
             link.tell(_message(claimed))
+
+    def has_claimed(self, origin: BrokerId) -> bool:
+        """Whether this node goes on with its tasks."""
+        claimed = self._claims.claim_of(origin)
+        return claimed is not None and claimed.claimer == self._me
 
     def pinned_from(self, log_id: LogId) -> MsgNo | None:
         """Logs of queues stay while nobody has taken over what is in them."""
@@ -219,22 +235,32 @@ class TaskClaims:
     def _do(self, action: Action) -> None:
         match action:
             case Claim(origin):
-                claimed = Claimed(
-                    origin, self._me, self._world.clock.utc_us(), tuple(self._extents(origin))
-                )
-                self._publish(claimed)
-                message = _message(claimed)
-                for link in self._peers.links_by_incarnation().values():
-                    link.tell(message)
+                now_us = max(self._world.clock.utc_us(), self._claims.denied_us(origin) + 1)
+                claimed = Claimed(origin, self._me, now_us, tuple(self._extents(origin)))
+                if not self._publish(claimed):
+                    return  # with this disk there is soon another incarnation
+                self._tell_others(claimed)
                 self._handle(Heard(claimed))
+            case Deny(denied):
+                self._publish(denied)
+                self._tell_others(denied)
             case TakeOver(origin):
+                self._agreement.keeps(origin)
                 self._add(CarryAll(origin))
-            case CancelClaim(origin, winner):
+            case CancelClaim(origin):
                 self._cancel(CarryAll(origin))
                 self._finished.discard(origin)
-                self._add(GiveUp(origin, None if winner is None else dict(winner.extents)))
+                for queue, taken in self._taken.pop(origin, {}).items():
+                    for other, numbers in taken.items():
+                        self._queues.disinherited(other, queue, numbers)  # it may let go of them
+                self._agreement.lets_go(origin, self._world.clock.monotonic())
             case _:
                 assert_never(action)
+
+    def _tell_others(self, claimed: Claimed) -> None:
+        message = _message(claimed)
+        for link in self._peers.links_by_incarnation().values():
+            link.tell(message)
 
     def _add(self, job: "Job") -> None:
         self._jobs.append(job)
@@ -255,7 +281,8 @@ class TaskClaims:
                 if count <= QUEUES_TOLD_MAX:
                     yield log.log_id.topic.removeprefix(TASKS), log.committed_no
 
-    def _publish(self, claimed: Claimed) -> None:
+    def _publish(self, claimed: Claimed) -> bool:
+        """Whether it is on its way to the disk."""
         try:
             payload = _encode(claimed)
             utc_us = self._world.clock.utc_us()
@@ -263,6 +290,8 @@ class TaskClaims:
             self._own.flush()
         except BusnodeError as error:
             logger.warning("a claim was not kept: %s", error)
+            return False
+        return True
 
     # What takes a while ---------------------------------------------------------------------------
 
@@ -285,31 +314,41 @@ class TaskClaims:
     async def _carry_out(self, job: "Job") -> None:
         match job:
             case CarryAll(origin):
-                await self._take_over(origin, {})
+                await self._take_over(origin)
                 self._finished.add(origin)
-            case CarryBeyond(origin, extents):
-                takeover = await self._take_over(origin, extents)
-                self._tell_finished(origin, takeover.finished)
-            case GiveUp(origin, extents):
-                finished = await self._queues.give_up(origin, extents)
-                self._tell_finished(origin, finished)
-                self._tell(TASKS_GIVEN_UP, origin=origin.hex())
-            case Finish(origin, queue, numbers):
+            case Compare(origin):
+                await self._compare(origin)
+            case Finish(origin, queue, numbers, sender):
+                self._agreement.note(origin, {queue: numbers})
                 await self._queues.finish(origin, queue, numbers)
+                self._answer(origin, queue, sender)
+            case Part(origin, queue, numbers, is_all):
+                await self._part(origin, queue, numbers, is_all=is_all)
             case _:
                 assert_never(job)
 
-    async def _take_over(self, origin: BrokerId, beyond: dict[str, int] | None) -> Takeover:
-        takeover = Takeover(
+    def _takeover(self, origin: BrokerId) -> Takeover:
+        return Takeover(
             self._world.files, self._store, self._own, self._world.clock, self._mender, origin
         )
-        await takeover.run(self._taken, beyond)
+
+    async def _take_over(
+        self, origin: BrokerId, others: Mapping[str, Numbers] | None = None
+    ) -> Takeover:
+        """All queues of an origin; or these, but for what others have."""
+        takeover = self._takeover(origin)
+        if others is None:
+            others = dict.fromkeys(takeover.queues, Numbers())
+        await takeover.run(
+            {queue: merged(self._known(origin, queue), those) for queue, those in others.items()}
+        )
+        self._agreement.note(origin, takeover.finished)
+        self._taken[origin] = {**self._taken.get(origin, {}), **takeover.taken}
+        for queue, numbers in takeover.seen_to.items():
+            await self._queues.inherited(origin, queue, without(numbers, others[queue]))
         for queue, taken in takeover.taken.items():
-            known = self._taken.setdefault(queue, {})
             for other, numbers in taken.items():
-                already = known.setdefault(other, Numbers())
-                for first, last in numbers.runs():
-                    already.add_run(first, last)
+                await self._queues.inherited(other, queue, numbers)
         if takeover.count or takeover.unreadable:
             self._tell(
                 TASKS_TAKEN_OVER, origin=origin.hex(), count=takeover.count,
@@ -317,39 +356,79 @@ class TaskClaims:
             )  # fmt: skip
         return takeover
 
-    def _see_to_what_others_claimed(self) -> None:
-        """Of what somebody else has claimed the copy here may tell more: that some of it is
-        finished, and, where it was written by this node, of tasks that the other has no copy of."""
-        for origin in self._origins:
-            claimed = self._claims.claim_of(origin)
-            owner = self._claims.resolve(origin)
-            if claimed is None or owner in (self._me, None) or origin in self._compared:
-                continue
-            self._compared.add(origin)
-            is_own = origin in self._ownership
-            self._add(CarryBeyond(origin, dict(claimed.extents) if is_own else None))
+    def _known(self, origin: BrokerId, queue: str) -> Numbers:
+        """What is here of an origin's queue, or finished, or was taken over by those whom we have
+        taken over."""
+        return merged(
+            self._queues.extents(origin, queue),
+            self._agreement.finished(origin, queue),
+            *(taken.get(queue, {}).get(origin, Numbers()) for taken in self._taken.values()),
+        )
 
-    # What is finished -----------------------------------------------------------------------------
+    # What several nodes know of -------------------------------------------------------------------
 
-    def _tell_finished(self, origin: BrokerId, finished: dict[str, Numbers]) -> None:
-        """Tell whoever has the tasks of an origin now which of them are finished."""
+    def _link_of(self, origin: BrokerId) -> Link | None:
+        """To the node that goes on with the tasks of an origin; None where it is this one, or there
+        is none, or where nobody needs to be asked."""
         owner = self._claims.resolve(origin)
-        link = None if owner is None else self._peers.links_by_incarnation().get(owner)
+        if owner == origin and not self._agreement.is_leaving(origin):
+            return None
+        return None if owner is None else self._peers.links_by_incarnation().get(owner)
+
+    async def _compare(self, origin: BrokerId) -> None:
+        """Tell whoever has the tasks of an origin which of them are finished; it answers."""
+        finished: dict[str, Numbers] = {}
+        if origin in self._origins:
+            takeover = self._takeover(origin)
+            await takeover.look()
+            finished = takeover.finished
+        here, are_all = await self._queues.finished_of(origin)
+        for queue, numbers in here.items():
+            finished[queue] = merged(numbers, finished.get(queue, Numbers()))
+        link = self._link_of(origin)
         if link is None:
             return
         for queue, numbers in finished.items():
-            runs = list(numbers.runs())
-            for at in range(0, len(runs), CONTROL_ELEMENTS_MAX):
-                link.tell(TaskFinished(origin, queue, runs[at : at + CONTROL_ELEMENTS_MAX]))
+            tell(link, origin, queue, numbers)
+        if are_all and self._agreement.keeps(origin):
+            self._tell(TASKS_GIVEN_UP, origin=origin.hex())
 
-    def finished_elsewhere(self, message: TaskFinished) -> None:
-        """Another node has finished tasks that are ours."""
-        numbers = Numbers()
-        for first, last in message.ranges:
-            if 0 < first <= last < first + NUMBERS_MAX:
-                numbers.add_run(first, last)
-        if len(self._jobs) < JOBS_MAX:
-            self._add(Finish(message.origin, message.queue, numbers))
+    def told(self, node: BrokerId, message: TaskFinished) -> None:
+        """Another node tells what is finished of ours; or what it has, of what is its own."""
+        sender = self._peers.writes_now(node)
+        numbers, is_all = numbers_of(message)
+        origin, queue = message.origin, message.queue
+        owner = self._claims.resolve(origin)
+        if len(self._jobs) >= JOBS_MAX:
+            return
+        if owner == self._me:
+            self._add(Finish(origin, queue, numbers, sender))
+        elif owner == sender:
+            self._add(Part(origin, queue, numbers, is_all))
+
+    def _answer(self, origin: BrokerId, queue: str, sender: BrokerId) -> None:
+        link = self._peers.links_by_incarnation().get(sender)
+        if link is None or self._claims.resolve(origin) != self._me:
+            return
+        if CarryAll(origin) in self._jobs:
+            self._add(Finish(origin, queue, Numbers(), sender))  # when that is done
+            return
+        tell(link, origin, queue, self._known(origin, queue))
+
+    async def _part(self, origin: BrokerId, queue: str, numbers: Numbers, *, is_all: bool) -> None:
+        """The owner has these, or knows that they are finished."""
+        if self._claims.resolve(origin) == self._me:
+            return
+        if self._agreement.is_leaving(origin):
+            await self._queues.give_up(origin, queue, numbers)
+        if not is_all or origin not in self._origins or not self._is_first_beside_owner(origin):
+            return
+        await self._take_over(origin, {queue: numbers})
+
+    def _is_first_beside_owner(self, origin: BrokerId) -> bool:
+        owner = self._claims.resolve(origin)
+        holders = (each for each in self._peers.longest_copies(origin) if each != owner)
+        return next(holders, None) == self._me
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,32 +439,33 @@ class CarryAll:
 
 
 @dataclass(frozen=True, slots=True)
-class CarryBeyond:
-    """Somebody else has taken over an origin: tell what is finished, and take over those that lie
-    behind these numbers in its queues, if there are any."""
+class Compare:
+    """Somebody else has taken over an origin: tell what is finished."""
 
     origin: BrokerId
-    extents: dict[str, int] | None
-
-
-@dataclass(frozen=True, slots=True)
-class GiveUp:
-    """Somebody else has them, all or up to these numbers."""
-
-    origin: BrokerId
-    extents: dict[str, int] | None
 
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """Somebody else has finished some of them."""
+    """Somebody else has finished some of ours."""
 
     origin: BrokerId
     queue: str
     numbers: Numbers
+    sender: BrokerId
 
 
-Job = CarryAll | CarryBeyond | GiveUp | Finish
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Somebody else has some of its own, or knows that they are finished."""
+
+    origin: BrokerId
+    queue: str
+    numbers: Numbers
+    is_all: bool
+
+
+Job = CarryAll | Compare | Finish | Part
 
 
 def _message(claimed: Claimed) -> TaskClaim:

@@ -97,6 +97,8 @@ class TaskHome:
     def __init__(self, queues: TaskQueues) -> None:
         self._queues = queues
         self._links: dict[BrokerId, Owner] = {}
+        self._written: dict[BrokerId, BrokerId] = {}
+        """By what an owner has greeted us with: what it writes since its disk failed."""
         self._polls: dict[ClientSession, dict[int, Worker]] = {}
         self._frames: dict[ClientSession, TaskFrames] = {}
         self._supplies: dict[str, Supply] = {}
@@ -186,6 +188,9 @@ class TaskHome:
 
     def _settle(self, settler: Settler, message: TaskDone, worker: int) -> None:
         owner = self._links.get(message.owner)
+        for greeted, written in self._written.items() if owner is None else ():
+            if written == message.owner:
+                owner = self._links.get(greeted)
         if owner is None:
             if self._queues.is_here(message.owner):
                 self._queues.settle(settler, message, worker)
@@ -193,7 +198,7 @@ class TaskHome:
                 settler.settled(LOCAL, _unavailable(len(message.numbers)))
             return
         number = self._next()
-        self._forwarded[number] = message.owner, settler, len(message.numbers)
+        self._forwarded[number] = owner.broker_id, settler, len(message.numbers)
         owner.send(
             encode_trusted(
                 TaskDone, number, message.owner, message.queue, message.verb,
@@ -225,13 +230,13 @@ class TaskHome:
 
     def _do(self, queue: str, action: Action) -> None:
         match action:
-            case AskOwn(ask, number, want):
+            case AskOwn(ask, number, want, hungry):
                 worker = self._workers[number]
                 asking = Asking(self, ask, worker, want)
                 session = worker.session
                 self._queues.poll(
                     queue, asking, None, self.ready,
-                    session.producer_id, session.name, want, worker.lease_s,
+                    session.producer_id, session.name, want, worker.lease_s, max(1, hungry),
                 )  # fmt: skip
             case AskOwner(ask, owner, number, want):
                 self._ask(queue, owner, Asking(self, ask, self._workers[number], want))
@@ -282,6 +287,7 @@ class TaskHome:
         """What it was asked for others are asked for; what it was told is to be told again."""
         gone = owner.broker_id
         del self._links[gone]
+        self._written.pop(gone, None)
         self._askings = {n: each for n, each in self._askings.items() if each[0] != gone}
         for queue in list(self._supplies):
             self._handle(queue, OwnerGone(gone))
@@ -298,6 +304,8 @@ class TaskHome:
         if asking is None or to != owner.broker_id:
             return
         del self._askings[message.poll]
+        if message.owner != owner.broker_id:
+            self._written[owner.broker_id] = message.owner
         self.answered(
             asking,
             Given(

@@ -5,11 +5,12 @@ memory, decoded, while there is room for it, and until all of it was handed out 
 fit, and what is tried again, is read from the log.
 """
 
+import logging
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from busnode.node.batch_reader import Batches, BatchReader, Waiting
 from busnode.node.publishing import OWN_PRODUCER
@@ -23,11 +24,16 @@ from busnode.wire.limits import MIB
 from busnode.wire.task_options import TaskOptions, read_batch
 from busnode.world.files import Files
 
+logger = logging.getLogger(__name__)
+
 FRESH_BYTES_MAX: Final = 64 * MIB
 """Batches kept decoded for all queues of a node together: a second of the fastest producers."""
 
 READ_BYTES_MAX: Final = 4 * MIB
 """Batches that were read from the log again, kept for one queue: neighbours are asked for next."""
+
+ROW_BYTES: Final = 100
+"""What a frame has of each task beside its payload and headers."""
 
 MESSAGE_BYTES: Final = 120
 """What a decoded message costs beside its payload."""
@@ -71,6 +77,51 @@ class TaskBatch:
         enqueued_us = self.utc_us if deltas is None else max(0, self.utc_us - deltas[at])
         return columns.payloads[at], said, f"{owner.hex()}-{number}", enqueued_us
 
+    def tasks(self, first: int, count: int, owner: BrokerId) -> "TaskColumns":
+        """The same of a run of tasks."""
+        columns = self.columns
+        if columns.headers is not None:
+            rows = [self.task(number, owner) for number in range(first, first + count)]
+            return TaskColumns(
+                [row[0] for row in rows],
+                [row[1] for row in rows],
+                [row[2] for row in rows],
+                [row[3] for row in rows],
+            )
+        at = first - self.first_no
+        prefix = f"{owner.hex()}-"
+        ids = [prefix + str(number) for number in range(first, first + count)]
+        deltas = columns.utc_deltas_us
+        if deltas is None:
+            enqueued_us = [self.utc_us] * count
+        else:
+            enqueued_us = [max(0, self.utc_us - delta) for delta in deltas[at : at + count]]
+        payloads = list(columns.payloads[at : at + count])
+        return TaskColumns(payloads, [{}] * count, ids, enqueued_us)
+
+
+class TaskColumns(NamedTuple):
+    """What workers are told of some tasks."""
+
+    payloads: list[bytes]
+    headers: list[dict[str, str]]
+    ids: list[str]
+    enqueued_us: list[int]
+
+    @property
+    def sizes_bytes(self) -> list[int]:
+        """About what each takes in a frame."""
+        sizes = [len(payload) + ROW_BYTES for payload in self.payloads]
+        if any(self.headers):
+            for at, said in enumerate(self.headers):
+                sizes[at] += sum(len(k) + 4 * len(v) for k, v in said.items())
+        return sizes
+
+    def cut(self, count: int) -> "TaskColumns":
+        """The first ones."""
+        payloads, headers, ids, enqueued_us = self
+        return TaskColumns(payloads[:count], headers[:count], ids[:count], enqueued_us[:count])
+
 
 class Room:
     """Bytes that decoded batches of all queues may take together."""
@@ -107,21 +158,33 @@ class TaskLog:
 
     # What is committed ----------------------------------------------------------------------------
 
-    def committed(self) -> list[TaskBatch | Hole] | None:
-        """Batches that were committed since the last call; None when the disk must be waited for
-        to see all of them: call `wait_committed`."""
+    def committed(self) -> tuple[list[TaskBatch | Hole], bool]:
+        """Batches that were committed since the last call, and whether that are all: if not, the
+        disk must be waited for. Call `wait_committed` until it gives nothing."""
         found: list[TaskBatch | Hole] = []
         while True:
-            piece = self._committed.read()
+            try:
+                piece = self._committed.read()
+            except OSError as error:
+                logger.warning("%s cannot be read, and is tried again: %s", self.log_id, error)
+                return found, False
             if isinstance(piece, Waiting):
-                return found or None
+                return found, False
             if piece is None:
-                return found
+                return found, True
+            if isinstance(piece, Hole):
+                self.read_again(piece.first_no)  # another copy may fill it
+                return found, False
             found += self._decoded(piece)
 
     async def wait_committed(self) -> list[TaskBatch | Hole]:
+        """The next of them. OSError, or BadRecord: they come when it is called again."""
         piece = await self._committed.read_or_wait()
         return [] if piece is None else self._decoded(piece)
+
+    def read_again(self, number: int) -> None:
+        """Let a task be the next that comes."""
+        self._committed = BatchReader(self._files, self.log, number - 1)
 
     def _decoded(self, piece: Batches | Hole) -> list[TaskBatch | Hole]:
         if isinstance(piece, Hole):
@@ -154,12 +217,12 @@ class TaskLog:
                 return batch
         return None
 
-    async def load(self, number: int) -> TaskBatch | None:
-        """The same from the log; None where nobody can read it any more. OSError, or BadRecord."""
+    async def load(self, number: int) -> TaskBatch | Hole | None:
+        """The same from the log: what there is of it here. OSError, or BadRecord."""
         reader = BatchReader(self._files, self.log, number - 1)
         piece = await reader.read_or_wait()
         if not isinstance(piece, Batches):
-            return None
+            return piece
         wanted: TaskBatch | None = None
         for batch in self._decode_again(piece):
             if batch.first_no <= number < batch.next_no:
@@ -192,9 +255,9 @@ class TaskLog:
                 continue
         return found
 
-    def handed_out(self, batch: TaskBatch) -> None:
-        """One of its tasks is on its way for the first time, or once more."""
-        batch.left -= 1
+    def handed_out(self, batch: TaskBatch, count: int) -> None:
+        """Some of its tasks are on their way, for the first time or once more."""
+        batch.left -= count
         if batch.left <= 0 and self._fresh.pop(batch.first_no, None) is not None:
             self._starts.remove(batch.first_no)
             self._room.left_bytes += batch.size_bytes

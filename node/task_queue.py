@@ -6,7 +6,7 @@ gives out is taken from the queue's log and handed to whoever polled.
 
 import logging
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
 from typing import Final, NamedTuple, Protocol, assert_never, cast
 
 import trio
@@ -16,6 +16,7 @@ from busnode.node.own_messages import PERSISTENT, OwnMessages
 from busnode.node.receipts import LOCAL, Row
 from busnode.node.task_log import TaskBatch, TaskLog
 from busnode.segments.damage import Hole
+from busnode.segments.store import Log
 from busnode.tasks.events import (
     Action,
     Answer,
@@ -35,8 +36,9 @@ from busnode.tasks.events import (
 )
 from busnode.tasks.journal import SnapshotBegun, encode_record
 from busnode.tasks.queue import TaskQueue
+from busnode.tasks.ranges import Numbers
 from busnode.wire.batches import Columns
-from busnode.wire.errors import BusnodeError, StorageError
+from busnode.wire.errors import BadRecord, BusnodeError, StorageError
 from busnode.wire.ids import BrokerId, MsgNo, Topic
 from busnode.wire.limits import FRAME_BYTES_MAX, KIB, MIB, TASKS_MAX
 from busnode.world.clock import Clock
@@ -49,9 +51,6 @@ JOURNAL: Final = "/$sys/task/journal/"
 GIVEN_BYTES_MAX: Final = FRAME_BYTES_MAX - 64 * KIB
 """Payloads and headers of the tasks in one frame; the largest task that can be published fits."""
 
-ROW_BYTES: Final = 100
-"""What a frame has of each task beside its payload and headers."""
-
 SNAPSHOT_EVERY_BYTES: Final = 4 * MIB
 """How much of a journal is written before the next snapshot begins, unless the last one was large:
 to read it when the node comes back takes some tenths of a second."""
@@ -61,6 +60,10 @@ RECORDS_MAX: Final = 14
 
 SNAPSHOT_SHARE: Final = 4
 """Snapshots are at most this part of a journal."""
+
+LOADS_MAX: Final = 3
+RETRY_S: Final = 1.0
+"""When a disk is asked again that could not read."""
 
 UNREADABLE: Final = "the payload cannot be read any more: every copy of it is damaged"
 
@@ -124,6 +127,10 @@ class JournalWriter:
         self.uncommitted_bytes -= size_bytes
 
 
+Piece = tuple[TaskBatch | None, int, int]
+"""A batch, and which numbers of a lease lie in it one behind the other: from where, how many."""
+
+
 class OwnedQueue:
     """A queue whose tasks this incarnation has accepted or taken over."""
 
@@ -136,9 +143,10 @@ class OwnedQueue:
         entropy: Entropy,
         ready: Callable[[str], None],
         report: Callable[["OwnedQueue", Report], None],
+        mended: Callable[[Log, Hole], Awaitable[bool]],
     ) -> None:
         """`ready` is called when there is something to poll again; `report` with what was completed
-        or became a dead letter."""
+        or became a dead letter; `mended` says whether another copy has filled a hole."""
         self.machine = machine
         self.name = machine.name
         self.tasks = tasks
@@ -147,6 +155,7 @@ class OwnedQueue:
         self._entropy = entropy
         self._ready = ready
         self._report = report
+        self._mended = mended
         self._topic = Topic(JOURNAL + self.name)
         self._writer = JournalWriter(self._acked)
         self._writing: deque[int] = deque()
@@ -166,6 +175,7 @@ class OwnedQueue:
         self._ids = CarriedIds()
         self._loading: deque[Lease] = deque()
         self._woken = trio.Event()
+        self._taken_in = trio.Event()
         self.lost = False
         """Whether its logs take no more: then it says nothing more."""
 
@@ -194,11 +204,10 @@ class OwnedQueue:
 
     def committed(self) -> None:
         """The log of tasks has moved."""
-        found = self.tasks.committed()
-        if found is None:
-            self._woken.set()  # the disk must be waited for
-            return
+        found, are_all = self.tasks.committed()
         self.enqueued(found)
+        if not are_all:
+            self._woken.set()
 
     def enqueued(self, found: Sequence[TaskBatch | Hole]) -> None:
         now_us = self._clock.utc_us()
@@ -214,6 +223,14 @@ class OwnedQueue:
                     options = batch.options
                     actions += self.machine.handle(Enqueued(batch.first_no, count, options, now_us))
         self._do(actions)
+        self._taken_in.set()
+
+    async def all_taken_in(self) -> None:
+        """Wait until the machine knows of all tasks that are committed now."""
+        last_no = self.tasks.log.committed_no
+        while self.machine.extent < last_no:
+            self._taken_in = trio.Event()
+            await self._taken_in.wait()
 
     def poll(self, asker: Asker, worker: int, name: str, want: int, lease_s: float) -> None:
         """Give it what there is, up to so many."""
@@ -324,49 +341,120 @@ class OwnedQueue:
 
     # Tasks of others ------------------------------------------------------------------------------
 
-    async def carried_from(self, origin: BrokerId) -> dict[int, int]:
-        """Tasks that were carried here from another incarnation's log: their numbers here, by those
-        that they had there."""
-        found: dict[int, int] = {}
+    async def carried_from(self, origin: BrokerId) -> dict[int, tuple[int, str]]:
+        """Tasks that were carried here from another incarnation's log and not given up: their
+        numbers here and their ids, by the numbers that they had there."""
+        found: dict[int, tuple[int, str]] = {}
+        renewed: dict[int, int] = {}
         async for batch in self.tasks.carried():
-            for at, options in enumerate(batch.options or ()):
+            for number, options in enumerate(batch.options or (), batch.first_no):
                 carried = None if options is None else options.carried
-                if carried is not None and carried.origin == origin:
-                    found[carried.number] = batch.first_no + at
+                if carried is None:
+                    continue
+                if carried.origin == self.owner:
+                    renewed[carried.number] = number
+                is_here = self.machine.find(number) is not None
+                if carried.origin == origin and (is_here or carried.number not in found):
+                    found[carried.number] = number, carried.id
+        taken = Numbers()
+        for first, last in self.machine.taken_of(origin):
+            taken.add_run(first, last)
+        return {
+            there: (self._now(here, renewed), task_id)
+            for there, (here, task_id) in found.items()
+            if there in taken
+        }
+
+    def _now(self, number: int, renewed: dict[int, int]) -> int:
+        """The number of a task that may have been written again at the end of this log."""
+        while number in renewed and self.machine.find(number) is None:
+            number = renewed[number]
+        return number
+
+    async def ids_here(self) -> set[str]:
+        """Of all carried tasks that are not finished."""
+        found: set[str] = set()
+        async for batch in self.tasks.carried():
+            for number, options in enumerate(batch.options or (), batch.first_no):
+                carried = None if options is None else options.carried
+                if carried is not None and self.machine.find(number) is not None:
+                    found.add(carried.id)
         return found
 
     # Handing out ----------------------------------------------------------------------------------
 
     def _give(self, lease: Lease) -> None:
-        if all(self.tasks.find(number) is not None for number in lease.numbers):
-            self._hand_over(lease, {})
+        pieces = self._pieces(lease.numbers)
+        if all(batch is not None for batch, _, _ in pieces):
+            self._hand_over(lease, pieces)
         else:
             self._loading.append(lease)
             self._woken.set()
+
+    def _pieces(self, numbers: list[int]) -> list[Piece]:
+        """Runs of these that lie in one batch each; those in batches that are not in memory one by
+        one."""
+        pieces: list[Piece] = []
+        at = 0
+        while at < len(numbers):
+            number = numbers[at]
+            batch = self.tasks.find(number)
+            count = 1
+            if batch is not None:
+                most = min(len(numbers) - at, batch.next_no - number)
+                if numbers[at : at + most] == list(range(number, number + most)):
+                    count = most
+                else:
+                    while numbers[at + count] == number + count:
+                        count += 1
+            pieces.append((batch, at, count))
+            at += count
+        return pieces
 
     async def run(self) -> None:
         """Read from the disk what was not in memory, and hand it over then."""
         while True:
             await self._woken.wait()
             self._woken = trio.Event()
-            while found := await self.tasks.wait_committed():
-                self.enqueued(found)
+            await self._read_committed()
             while self._loading:
                 lease = self._loading.popleft()
-                loaded: dict[int, TaskBatch | None] = {}
-                for number in lease.numbers:
-                    if self.tasks.find(number) is None:
-                        loaded[number] = await self._load(number)
-                self._hand_over(lease, loaded)
+                pieces: list[Piece] = []
+                # What is found is held on to: while others are read it may leave the memory.
+                for batch, at, count in self._pieces(lease.numbers):
+                    pieces.append((batch or await self._load(lease.numbers[at]), at, count))
+                self._hand_over(lease, pieces)
+
+    async def _read_committed(self) -> None:
+        try:
+            while found := await self.tasks.wait_committed():
+                if isinstance(found[0], Hole) and await self._mended(self.tasks.log, found[0]):
+                    self.tasks.read_again(found[0].first_no)
+                else:
+                    self.enqueued(found)
+        except (OSError, BadRecord) as error:
+            logger.warning("queue %s cannot be read, and is tried again: %s", self.name, error)
+            await self._clock.sleep(RETRY_S)
+            self._woken.set()
 
     async def _load(self, number: int) -> TaskBatch | None:
-        try:
-            return await self.tasks.load(number)
-        except (OSError, StorageError) as error:
-            logger.warning("task %d of queue %s cannot be read: %s", number, self.name, error)
-            return None
+        """None where no copy can be read."""
+        if (read := self.tasks.find(number)) is not None:
+            return read  # with one before it
+        for _ in range(LOADS_MAX):
+            try:
+                found = await self.tasks.load(number)
+            except (OSError, StorageError) as error:
+                logger.warning("task %d of queue %s cannot be read: %s", number, self.name, error)
+                await self._clock.sleep(RETRY_S)
+                continue
+            if not isinstance(found, Hole):
+                return found
+            if not await self._mended(self.tasks.log, found):
+                break
+        return None
 
-    def _hand_over(self, lease: Lease, loaded: dict[int, TaskBatch | None]) -> None:
+    def _hand_over(self, lease: Lease, pieces: list[Piece]) -> None:
         """One frame: what does not fit into it goes back, and what cannot be read any more becomes
         a dead letter."""
         poll = cast("Poll", lease.poll)
@@ -375,27 +463,29 @@ class OwnedQueue:
         headers: list[dict[str, str]] = []
         too_many: list[int] = []
         lost: list[int] = []
-        size_bytes = 0
-        for at, number in enumerate(lease.numbers):
-            batch = loaded.get(number) or self.tasks.find(number)
+        room_bytes = GIVEN_BYTES_MAX
+        for batch, at, count in pieces:
             if batch is None:
                 lost.append(at)
                 continue
-            payload, said, task_id, enqueued_us = batch.task(number, owner)
-            size_bytes += len(payload) + ROW_BYTES
-            if said:
-                size_bytes += sum(len(k) + 4 * len(v) for k, v in said.items())
-            if size_bytes > GIVEN_BYTES_MAX and given.numbers:
-                too_many.append(at)
-                continue
-            given.numbers.append(number)
-            given.ids.append(task_id)
-            given.fences.append(lease.fences[at])
-            given.attempts.append(lease.attempts[at])
-            given.enqueued_us.append(enqueued_us)
-            headers.append(said)
-            given.payloads.append(payload)
-            self.tasks.handed_out(batch)
+            rows = batch.tasks(lease.numbers[at], count, owner)
+            sizes_bytes = rows.sizes_bytes
+            room_bytes -= sum(sizes_bytes)
+            fitting = count
+            while room_bytes < 0 and fitting > (0 if given.numbers else 1):
+                fitting -= 1
+                room_bytes += sizes_bytes[fitting]
+            too_many += range(at + fitting, at + count)
+            rows = rows.cut(fitting) if fitting < count else rows
+            end = at + fitting
+            given.numbers.extend(lease.numbers[at:end])
+            given.ids.extend(rows.ids)
+            given.fences.extend(lease.fences[at:end])
+            given.attempts.extend(lease.attempts[at:end])
+            given.enqueued_us.extend(rows.enqueued_us)
+            headers.extend(rows.headers)
+            given.payloads.extend(rows.payloads)
+            self.tasks.handed_out(batch, fitting)
         poll.asker.given(given._replace(headers=headers if any(headers) else None))
         self._return(poll, lease, too_many, "release", "")
         self._return(poll, lease, lost, "reject", UNREADABLE)

@@ -11,17 +11,22 @@ import trio
 from busnode.node.config import NodeConfig
 from busnode.node.event_kinds import TASK_DEAD
 from busnode.node.events import Tell
+from busnode.node.mended_hole import wait_mended
 from busnode.node.own_messages import OwnMessages
 from busnode.node.publishing import TASKS
 from busnode.node.router import Router
+from busnode.node.subscription import Mender
 from busnode.node.task_log import Room, TaskLog
 from busnode.node.task_queue import JOURNAL, Asker, Given, OwnedQueue, Settler, nothing
 from busnode.node.task_reports import TaskReports
+from busnode.segments.damage import Hole
 from busnode.segments.store import Log, Store
 from busnode.tasks.events import (
     LEASE_EXPIRED,
-    CarriedOut,
+    Disinherited,
     FinishedElsewhere,
+    GivenUp,
+    Inherited,
     Report,
     Verb,
 )
@@ -92,6 +97,8 @@ class TaskQueues:
         """By queue, those who have polled."""
         self._tell_home: dict[BrokerId | None, Callable[[str], None]] = {}
         self._nursery: trio.Nursery | None = None
+        self.mender: Mender | None = None
+        """Who fills holes in logs; a node that is being made has none yet."""
         self.reports = TaskReports(router, own, world.clock)
         self._scopes: dict[str, trio.CancelScope] = {}
 
@@ -154,11 +161,14 @@ class TaskQueues:
         tasks = TaskLog(self._world.files, log, self._room)
         queue = OwnedQueue(
             machine, tasks, self._own, self._world.clock, self._world.entropy,
-            self._ready, self._report,
+            self._ready, self._report, self._is_mended,
         )  # fmt: skip
         if self._nursery is not None:
             self._nursery.start_soon(self._run_one, queue)
         return queue
+
+    async def _is_mended(self, log: Log, hole: Hole) -> bool:
+        return self.mender is not None and await wait_mended(self.mender, log, hole)
 
     def check(self, name: str) -> None:
         """Whether tasks may be published to a queue: BadTask, or LimitReached."""
@@ -179,9 +189,11 @@ class TaskQueues:
         who: str,
         want: int,
         lease_s: float,
+        hungry: int = 1,
     ) -> None:
         """Give what there is, or the home's share of it where others want some too; None is this
-        node. The asker is always answered; where it got less than it wants, `tell` is called with
+        node. Where so many workers of the home are `hungry`, one gets no more than its share of
+        that. The asker is always answered; where it got less than it wants, `tell` is called with
         the queue's name once there is more."""
         self._tell_home[home] = tell
         queue = self.owned.get(name)
@@ -192,7 +204,8 @@ class TaskQueues:
                 return
             homes = self._homes[name] = Homes()
         available = 0 if queue is None else queue.machine.available
-        share = min(want, homes.share(home, available, self._world.clock.monotonic()), available)
+        of_home = homes.share(home, available, self._world.clock.monotonic())
+        share = min(want, available, -(-of_home // hungry))
         giving = Giving(self, asker, homes, home, want)
         if queue is None or not share:
             giving.given(nothing(self._current(), name))
@@ -249,24 +262,62 @@ class TaskQueues:
 
     # Tasks that somebody else has too -------------------------------------------------------------
 
-    async def give_up(self, origin: BrokerId, extents: dict[str, int] | None) -> dict[str, Numbers]:
-        """Another node has the tasks of an origin, all or up to these numbers in its queues: drop
-        them, those that a worker has when it gives them back. What of them is finished here, by
-        its number there."""
+    def extents(self, origin: BrokerId, name: str) -> Numbers:
+        """What this node has or had of an origin's queue, and has not given up: all, where it is
+        this incarnation itself."""
+        found = Numbers()
+        queue = self.owned.get(name)
+        if queue is None:
+            return found
+        if origin == queue.owner:
+            if queue.machine.extent:
+                found.add_run(1, queue.machine.extent)
+            for first, last in queue.machine.given_up.runs():
+                found.discard_run(first, last)
+            return found
+        for first, last in queue.machine.taken_of(origin):
+            found.add_run(first, last)
+        return found
+
+    async def finished_of(self, origin: BrokerId) -> tuple[dict[str, Numbers], bool]:
+        """By queue, what was taken over from an origin and is finished here, by its number there;
+        and whether that is all of it."""
         finished: dict[str, Numbers] = {}
+        are_all = True
         for queue in list(self.owned.values()):
             carried = await queue.carried_from(origin)
-            most = math.inf if extents is None else extents.get(queue.name, 0)
-            rows = {there: queue.machine.find(here) for there, here in carried.items()}
-            done = finished[queue.name] = Numbers()
-            for there, row in rows.items():
-                if row is None:
-                    done.add(there)
-            dropped = [
-                carried[there] for there, row in rows.items() if row is not None and there <= most
-            ]
-            queue.handle(CarriedOut(dropped))
-        return finished
+            if carried:
+                done = finished[queue.name] = Numbers()
+                # One that was dropped as a repeat goes on under another number.
+                going = await queue.ids_here()
+                for there, (here, task_id) in carried.items():
+                    if queue.machine.find(here) is not None:
+                        are_all = False
+                    elif task_id not in going:
+                        done.add(there)
+        return finished, are_all
+
+    async def give_up(self, origin: BrokerId, name: str, numbers: Numbers) -> None:
+        """Another node has these tasks of an origin: here they do not go on."""
+        queue = self.owned.get(name)
+        if queue is not None:
+            carried = await queue.carried_from(origin)
+            those = {there: here for there, here in carried.items() if there in numbers}
+            queue.handle(GivenUp(origin, those))
+
+    async def inherited(self, origin: BrokerId, name: str, numbers: Numbers) -> None:
+        """What is to be done of an origin's tasks with these numbers is done in our queue, if we
+        have it: our heirs must know."""
+        queue = self.owned.get(name)
+        if queue is not None and origin != queue.owner and len(numbers):
+            await queue.all_taken_in()  # else those of them that come later are repeats
+            queue.handle(Inherited(origin, list(numbers.runs())))
+
+    def disinherited(self, origin: BrokerId, name: str, numbers: Numbers) -> None:
+        """These are not ours to vouch for any more: the one from whom we had them goes on."""
+        queue = self.owned.get(name)
+        if queue is not None and origin != queue.owner and len(numbers):
+            queue.handle(Disinherited(origin, list(numbers.runs())))
 
     async def finish(self, origin: BrokerId, name: str, numbers: Numbers) -> None:
         """Another node has finished tasks that are here, by their numbers in the log of the origin,
@@ -278,7 +329,7 @@ class TaskQueues:
             here = [n for n in _listed(numbers) if n <= queue.machine.extent]
         else:
             carried = await queue.carried_from(origin)
-            here = [number for there, number in carried.items() if there in numbers]
+            here = [number for there, (number, _) in carried.items() if there in numbers]
         queue.handle(FinishedElsewhere(here))
 
     # Retention ------------------------------------------------------------------------------------

@@ -88,7 +88,7 @@ class TaskReports:
             self._publish(queue, report, payloads)
 
     async def _payload(self, queue: OwnedQueue, report: Report, number: int) -> bytes | None:
-        batch = queue.tasks.find(number) or await queue.tasks.load(number)
+        batch = await queue.batch(number)
         if batch is None:
             return None
         payload, headers, task_id, enqueued_us = batch.task(number, queue.tasks.log_id.broker_id)

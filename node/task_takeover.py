@@ -5,12 +5,11 @@ all that is known of them. The queues here count each of them once, however ofte
 """
 
 import logging
-import math
+from collections.abc import Mapping
 from typing import Final
 
-import trio
-
 from busnode.node.batch_reader import BatchReader
+from busnode.node.mended_hole import wait_mended
 from busnode.node.own_messages import OwnMessages
 from busnode.node.publishing import TASKS
 from busnode.node.subscription import Mender
@@ -20,7 +19,7 @@ from busnode.node.task_queue import JOURNAL
 from busnode.segments.damage import Hole
 from busnode.segments.store import Log, Store
 from busnode.tasks.journal import SnapshotBegun, SnapshotEnded, decode_record
-from busnode.tasks.ranges import Numbers
+from busnode.tasks.ranges import Numbers, Run
 from busnode.tasks.recovery import Recovery
 from busnode.wire.batches import decode_columns
 from busnode.wire.errors import BadBatch
@@ -30,9 +29,6 @@ from busnode.world.clock import Clock
 from busnode.world.files import Files
 
 logger = logging.getLogger(__name__)
-
-MENDING_S: Final = 30.0
-"""How long another copy of what is damaged here is waited for."""
 
 TAIL_BYTES: Final = 16 * MIB
 """How much of the end of a journal is read first: nearly always there is a snapshot in it."""
@@ -60,8 +56,8 @@ class Takeover:
         """Tasks and dead letters that go on here."""
         self.unreadable = 0
         """Tasks that no copy here can give."""
-        self.extents: dict[str, int] = {}
-        """By queue, the last number that was looked at."""
+        self.seen_to: dict[str, Numbers] = {}
+        """By queue: what was finished, or goes on here."""
         self.finished: dict[str, Numbers] = {}
         """By queue, what the origin had finished."""
         self.taken: dict[str, dict[BrokerId, Numbers]] = {}
@@ -75,20 +71,20 @@ class Takeover:
             if log.log_id.broker_id == self.origin and log.log_id.topic.startswith(TASKS)
         )
 
-    async def run(
-        self, taken: dict[str, dict[BrokerId, Numbers]], beyond: dict[str, int] | None
-    ) -> None:
-        """Take over all queues but for what is `taken` already, and what does not lie `beyond` a
-        number in a queue; with None only look. OSError, StorageError, or Unavailable, when that is
-        not possible now."""
-        for queue in self.queues:
+    async def run(self, but: Mapping[str, Numbers]) -> None:
+        """Take over these queues but for some of their tasks. OSError, StorageError, or
+        Unavailable, when that is not possible now."""
+        for queue, done in but.items():
             log = self._store.get(LogId(self.origin, Topic(TASKS + queue)))
             if log is not None:
-                done = taken.get(queue, {}).get(self.origin, Numbers())
-                least = math.inf if beyond is None else beyond.get(queue, 0)
-                await self._take_over(queue, log, done, least)
+                await self._take_over(queue, log, done)
 
-    async def _take_over(self, queue: str, log: Log, done: Numbers, beyond: float) -> None:
+    async def look(self) -> None:
+        """See what is finished, in all queues. OSError, or StorageError."""
+        for queue in self.queues:
+            await self._recovered(queue)
+
+    async def _recovered(self, queue: str) -> Recovery:
         journal = self._store.get(LogId(self.origin, Topic(JOURNAL + queue)))
         recovery = Recovery(self.origin)
         if journal is not None:
@@ -97,8 +93,13 @@ class Takeover:
         finished = self.finished[queue] = Numbers()
         for first, last in recovery.finished:
             finished.add_run(first, last)
-        if beyond >= log.committed_no:
-            return
+        for first, last in recovery.let_go.runs():
+            finished.discard_run(first, last)
+        return recovery
+
+    async def _take_over(self, queue: str, log: Log, done: Numbers) -> None:
+        recovery = await self._recovered(queue)
+        unreadable: list[Run] = []
         carrying = Carrying(queue, self._own, self._clock)
         reader = BatchReader(self._files, log, max(log.first_no, recovery.floor) - 1)
         while (found := await reader.read_or_wait()) is not None:
@@ -107,6 +108,7 @@ class Takeover:
                     reader = BatchReader(self._files, log, found.first_no - 1)
                 else:
                     self._passed_over(found, recovery, done)
+                    unreadable.append((found.first_no, found.last_no))
                 continue
             for header, body in found.batches:
                 try:
@@ -114,20 +116,25 @@ class Takeover:
                 except BadBatch as error:
                     logger.error("tasks of queue %s cannot be read: %s", queue, error)
                     self.unreadable += header.count
+                    unreadable.append((header.first_no, header.last_no))
                     continue
                 headers = batch.columns.headers
                 # A producer's clock may be ahead, and delays count from when it says it was.
                 now_us = self._clock.utc_us()
                 enqueued_us = [min(each, now_us) for each in batch.enqueued_us()]
                 for each in recovery.unfinished(batch.first_no, enqueued_us, batch.options):
-                    if each.number in done or each.number <= beyond:
+                    if each.number in done:
                         continue
                     at = each.number - batch.first_no
                     said = None if headers is None else headers[at]
                     await carrying.add(batch.columns.payloads[at], said or {}, each.carried)
         await carrying.finish()
         self.count += carrying.count
-        self.extents[queue] = max(recovery.extent, log.committed_no)
+        seen_to = self.seen_to[queue] = Numbers()
+        if log.committed_no:
+            seen_to.add_run(1, log.committed_no)
+        for first, last in unreadable:
+            seen_to.discard_run(first, last)
 
     async def _recover(self, journal: Log) -> Recovery:
         """From the last whole snapshot on, if it is near the end, else from the beginning."""
@@ -167,17 +174,7 @@ class Takeover:
         return has_ended
 
     async def _is_mended(self, log: Log, hole: Hole) -> bool:
-        """Whether another copy has filled it."""
-        answered, answers = trio.Event(), list[bool]()
-
-        def answer(is_worth_reading: bool) -> None:
-            answers.append(is_worth_reading)
-            answered.set()
-
-        if self._mender.ask(log, hole, answer):
-            with trio.move_on_after(MENDING_S):
-                await answered.wait()
-        return any(answers)
+        return await wait_mended(self._mender, log, hole)
 
     def _passed_over(self, hole: Hole, recovery: Recovery, done: Numbers) -> None:
         numbers = range(hole.first_no, hole.last_no + 1)

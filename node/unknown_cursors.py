@@ -1,7 +1,8 @@
-"""Cursors in logs that nobody holds who is up: gaps, unless somebody comes with the log in time.
+"""Cursors in logs that nobody holds who is up, or behind their end: gaps, unless somebody comes
+with the log in time, or with more of it.
 
 Pure: it is told the time. A consumer that returns while a node restarts lacks nothing, and must not
-hear that it does.
+hear that it does; nor one that was shown by a mirror what the origin has not synced yet.
 """
 
 from typing import Final, NamedTuple

@@ -1,5 +1,6 @@
 """What is wrong with a log: holes in its numbers, named by file and byte."""
 
+import posixpath
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -25,6 +26,13 @@ class Hole:
     def end(self) -> int:
         """The byte behind it."""
         return self.offset + self.length
+
+    @property
+    def told(self) -> str:
+        """The reason as a consumer is told it, which knows the log and not its files."""
+        if not self.path:
+            return self.reason
+        return f"{posixpath.basename(self.path)} at byte {self.offset}: {self.reason}"
 
     @property
     def costs_nothing(self) -> bool:

@@ -1,7 +1,6 @@
 """Reading a log that lies in segment files: by number, by time, as ranges."""
 
 import errno
-import posixpath
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -204,8 +203,7 @@ def _is_there(segment: Segment, file: ReadFile, offset: int, length: int) -> boo
 def _unreadable(
     path: str, offset: int, length: int, first_no: MsgNo, last_no: MsgNo, text: str
 ) -> Hole:
-    reason = f"{posixpath.basename(path)} cannot be read: {text}"
-    return Hole(first_no, last_no, path, offset, length, reason)
+    return Hole(first_no, last_no, path, offset, length, f"cannot be read: {text}")
 
 
 def _stretch(log: "FileLog", segment: Segment, msg_no: int) -> tuple[int, int, MsgNo]:

@@ -5,7 +5,6 @@ Recovery, `busnode log verify` and rebuilding an index are all this one walk.
 
 import errno
 import os
-import posixpath
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -229,8 +228,7 @@ def _step_over(window: Window, at: int, key: LogKey, found: Survey, durable: Poi
     following = _following(window, position, key, found.next_no)
     behind = window.declared_bytes if following is None else following[0]
     if unreadable_at is not None and unreadable_at < behind:
-        name = posixpath.basename(window.file.path)
-        reason = f"{name} cannot be read: {os.strerror(errno.EIO)} at byte {unreadable_at}"
+        reason = f"cannot be read: {os.strerror(errno.EIO)} at byte {unreadable_at}"
     if following is not None:
         next_position, next_no = following
         _note(found, window, position, next_position - position, next_no, reason)

@@ -34,6 +34,12 @@ class Claimed:
     def wins(self, other: "Claimed") -> bool:
         return (self.claimed_us, self.claimer) < (other.claimed_us, other.claimer)
 
+    @property
+    def is_denial(self) -> bool:
+        """An incarnation that is its own claimer is alive after all: what was claimed of it up to
+        this moment is void, also when it is no more later on."""
+        return self.claimer == self.origin
+
 
 # Events -------------------------------------------------------------------------------------------
 
@@ -104,14 +110,20 @@ class TakeOver:
 
 @dataclass(frozen=True, slots=True)
 class CancelClaim:
-    """What we had claimed is the winner's, or the writer's own when there is none: stop carrying,
-    tell what is finished, and let go of the rest."""
+    """What we had claimed is another's, or the writer's own: stop carrying, tell what is finished,
+    and let go of the rest as far as the other has it."""
 
     origin: BrokerId
-    winner: Claimed | None
 
 
-Action = Claim | TakeOver | CancelClaim
+@dataclass(frozen=True, slots=True)
+class Deny:
+    """We are alive: make that durable and tell the others."""
+
+    claimed: Claimed
+
+
+Action = Claim | TakeOver | CancelClaim | Deny
 
 
 class Claims:
@@ -121,11 +133,14 @@ class Claims:
         self.me = me
         self._gone_after_s = gone_after_s
         self._claims: dict[BrokerId, Claimed] = {}
+        self._denied: dict[BrokerId, Claimed] = {}
         self._alive: set[BrokerId] = {me}
         self._gone_at: dict[BrokerId, float] = {}
         self._started_at = 0.0
         self._earlier: list[BrokerId] = []
         self._holders: dict[BrokerId, tuple[BrokerId, ...]] = {}
+        self._held_at: dict[BrokerId, float] = {}
+        """Since when its logs are here and it was neither seen nor heard of."""
         self._claiming: set[BrokerId] = set()
         self._taken: set[BrokerId] = set()
         """What we were told to take over."""
@@ -140,6 +155,8 @@ class Claims:
                 self._holders.pop(origin, None)
                 if holders:
                     self._holders[origin] = tuple(holders)
+                else:
+                    self._held_at.pop(origin, None)
                 return []
             case Heard(claimed):
                 return self._hear(claimed)
@@ -158,7 +175,16 @@ class Claims:
     @property
     def known(self) -> list[Claimed]:
         """What a peer is told on a new link."""
-        return list(self._claims.values())
+        return [*self._denied.values(), *self._claims.values()]
+
+    def knows(self, claimed: Claimed) -> bool:
+        known = self._denied if claimed.is_denial else self._claims
+        return known.get(claimed.origin) == claimed
+
+    def denied_us(self, origin: BrokerId) -> int:
+        """Claims of this origin count that are later."""
+        denied = self._denied.get(origin)
+        return 0 if denied is None else denied.claimed_us
 
     def claim_of(self, origin: BrokerId) -> Claimed | None:
         return self._claims.get(origin)
@@ -172,6 +198,17 @@ class Claims:
                 return None
             seen.add(origin)
             origin = claimed.claimer
+        return origin
+
+    def end_of(self, origin: BrokerId) -> BrokerId:
+        """The incarnation that has the tasks of an origin now, or had them last."""
+        seen = {origin}
+        while origin not in self._alive:
+            claimed = self._claims.get(origin)
+            if claimed is None or claimed.claimer in seen:
+                break
+            origin = claimed.claimer
+            seen.add(origin)
         return origin
 
     def inherited(self, claimer: BrokerId) -> list[BrokerId]:
@@ -188,29 +225,73 @@ class Claims:
 
     def _hear(self, claimed: Claimed) -> list[Action]:
         origin = claimed.origin
+        if claimed.is_denial:
+            return self._deny(claimed)
         is_ours = claimed.claimer == self.me
         if is_ours:
             self._claiming.discard(origin)
+        if claimed.claimed_us <= self.denied_us(origin):
+            return [CancelClaim(origin)] if is_ours else []
+        if origin == self.me:
+            denied = Claimed(origin, origin, claimed.claimed_us)
+            return [*self._deny(denied), Deny(denied)]
         if origin in self._alive:
-            return [CancelClaim(origin, None)] if is_ours else []
+            return [CancelClaim(origin)] if is_ours else []
         best = self._claims.get(origin)
         if best is not None and best != claimed and not claimed.wins(best):
-            return [CancelClaim(origin, best)] if is_ours else []
+            # An earlier one of our own may come back from others: then it is ours all the same.
+            lost = is_ours and best.claimer != self.me
+            return [CancelClaim(origin)] if lost else []
         self._claims[origin] = claimed
         if len(self._claims) > CLAIMS_MAX:
             del self._claims[next(iter(self._claims))]
+        actions: list[Action] = []
         if is_ours:
-            return self._take_over([origin, *self.inherited(origin)])
-        if origin in self._taken or (best is not None and best.claimer == self.me):
-            return self._let_go([origin, *self.inherited(origin)], claimed)
-        return []
+            actions += self._take_over([origin, *self.inherited(origin)])
+        elif origin in self._taken or (best is not None and best.claimer == self.me):
+            actions += self._let_go([origin, *self.inherited(origin)])
+        return actions + self._break_circle(origin)
+
+    def _deny(self, denied: Claimed) -> list[Action]:
+        origin = denied.origin
+        if denied.claimed_us <= self.denied_us(origin):
+            return []
+        self._held_at.pop(origin, None)
+        self._gone_at.pop(origin, None)
+        self._denied.pop(origin, None)
+        self._denied[origin] = denied
+        if len(self._denied) > CLAIMS_MAX:
+            del self._denied[next(iter(self._denied))]
+        best = self._claims.get(origin)
+        if best is None or best.claimed_us > denied.claimed_us:
+            return []
+        ours = self._let_go([origin, *self.inherited(origin)]) if best.claimer == self.me else []
+        del self._claims[origin]
+        return ours
+
+    def _break_circle(self, origin: BrokerId) -> list[Action]:
+        """Of nodes that have claimed each other, and died before one could deny it: the last claim
+        does not count."""
+        circle: dict[BrokerId, Claimed] = {}
+        while origin not in circle:
+            claimed = self._claims.get(origin)
+            if claimed is None:
+                return []
+            circle[origin] = claimed
+            origin = claimed.claimer
+        last = circle[origin]
+        at = last.claimer
+        while at != origin:
+            last = circle[at] if last.wins(circle[at]) else last
+            at = circle[at].claimer
+        return self._deny(Claimed(last.origin, last.origin, last.claimed_us))
 
     def _see(self, broker_id: BrokerId) -> list[Action]:
         self._alive.add(broker_id)
         self._gone_at.pop(broker_id, None)
         claimed = self._claims.pop(broker_id, None)
         if broker_id in self._taken or (claimed is not None and claimed.claimer == self.me):
-            return self._let_go([broker_id, *self.inherited(broker_id)], None)
+            return self._let_go([broker_id, *self.inherited(broker_id)])
         return []
 
     def _tick(self, at_s: float) -> list[Action]:
@@ -218,7 +299,8 @@ class Claims:
         if at_s - self._started_at >= OWN_AFTER_S:
             due += self._earlier
         for origin, holders in self._holders.items():
-            gone_s = at_s - self._gone_at.get(origin, self._started_at)
+            held_at = self._held_at.setdefault(origin, at_s)
+            gone_s = at_s - self._gone_at.get(origin, held_at)
             first = next((holder for holder in holders if holder in self._alive), None)
             if gone_s >= self._gone_after_s and first == self.me and origin not in due:
                 due.append(origin)
@@ -239,7 +321,7 @@ class Claims:
         self._taken.update(new)
         return [TakeOver(origin) for origin in new]
 
-    def _let_go(self, origins: list[BrokerId], winner: Claimed | None) -> list[Action]:
+    def _let_go(self, origins: list[BrokerId]) -> list[Action]:
         ours = [origins[0], *(origin for origin in origins[1:] if origin in self._taken)]
         self._taken.difference_update(ours)
-        return [CancelClaim(origin, winner) for origin in ours]
+        return [CancelClaim(origin) for origin in ours]

@@ -5,8 +5,10 @@ from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, get_args
 
 from busnode.tasks.journal import JournalRecord
+from busnode.tasks.ranges import Run
 from busnode.tasks.rows import Row
 from busnode.wire.carried_task import Attempt
+from busnode.wire.ids import BrokerId
 from busnode.wire.task_options import TaskOptions
 
 Verb = Literal["complete", "fail", "reject", "release", "extend"]
@@ -104,6 +106,33 @@ class CarriedOut:
 
 
 @dataclass(frozen=True, slots=True)
+class Inherited:
+    """All that is to be done of an origin's tasks with these numbers in its log is done here, or
+    was done: whoever takes over from us need not look at them there, where its copy may be old."""
+
+    origin: BrokerId
+    runs: Sequence[Run]
+
+
+@dataclass(frozen=True, slots=True)
+class Disinherited:
+    """Whoever did that for an origin's tasks with these numbers lives, and goes on with them."""
+
+    origin: BrokerId
+    runs: Sequence[Run]
+
+
+@dataclass(frozen=True, slots=True)
+class GivenUp:
+    """Another owner has them, and it is durable there: tasks that were taken over from an origin,
+    by their numbers there, those here and their ids. Those with a worker, or settling, stay for
+    now."""
+
+    origin: BrokerId
+    numbers: Mapping[int, tuple[int, str]]
+
+
+@dataclass(frozen=True, slots=True)
 class SnapshotDue:
     """The journal has grown enough. Nothing happens while one is being written."""
 
@@ -117,6 +146,9 @@ Event = (
     | DeadActed
     | FinishedElsewhere
     | CarriedOut
+    | Inherited
+    | Disinherited
+    | GivenUp
     | SnapshotDue
 )
 

@@ -37,6 +37,9 @@ class Intake:
         self.keys = Keys()
         self.taken: dict[BrokerId, Numbers] = {}
         """What was taken over of other incarnations, by number there."""
+        self.ids: dict[str, Numbers] = {}
+        """What was taken over, by the two parts of a task's id. The same task may come on several
+        ways: one node may have it from its first owner, and another from one in between."""
         self._places = places
         self._default_retry = default_retry
         self._broker_id = broker_id
@@ -112,15 +115,42 @@ class Intake:
             self._places.withdraw(carried.number)
             self._places.finishing.add(carried.number)
             return True
+        taken = self.taken_from(origin)
+        if carried.number in taken:
+            return False
+        taken.add(carried.number)
+        return self._is_new(carried.id)
+
+    def taken_from(self, origin: BrokerId) -> Numbers:
+        """What was taken over of one incarnation."""
         taken = self.taken.get(origin)
         if taken is None:
             taken = self.taken[origin] = Numbers()
             if len(self.taken) > ORIGINS_MAX:
                 del self.taken[next(iter(self.taken))]
-        if carried.number in taken:
+        return taken
+
+    def _is_new(self, task_id: str) -> bool:
+        first, number = parts_of(task_id)
+        if first == self._broker_id.hex():
+            return not 0 < number <= self._places.extent
+        known = self.ids.get(first)
+        if known is None:
+            known = self.ids[first] = Numbers()
+            if len(self.ids) > ORIGINS_MAX:
+                del self.ids[next(iter(self.ids))]
+        if number in known:
             return False
-        taken.add(carried.number)
+        known.add(number)
         return True
+
+    def let_go(self, origin: BrokerId, number: int, task_id: str) -> None:
+        """It goes on elsewhere, and may come again."""
+        if origin in self.taken:
+            self.taken[origin].discard(number)
+        first, place = parts_of(task_id)
+        if first in self.ids:
+            self.ids[first].discard(place)
 
     def _is_as_it_was(self, carried: Carried) -> bool:
         """Whether nothing has happened to a task of this log since it was copied. A dead letter may
@@ -132,6 +162,12 @@ class Intake:
         copied_us = carried.history[-1].at_us if carried.history else None
         was_dead, is_dead = carried.dead_us is not None, row.dead_us is not None
         return last_failure_us == copied_us and (is_dead or not was_dead)
+
+
+def parts_of(task_id: str) -> tuple[str, int]:
+    """The incarnation that has accepted a task, and its number there; 0 for what is no id."""
+    first, _, text = task_id.partition("-")
+    return first, int(text) if text.isascii() and text.isdigit() and len(text) < 19 else 0
 
 
 def _us(wait_s: float) -> int:

@@ -76,7 +76,18 @@ class TakenOver:
     origin: BrokerId
     runs: tuple[Run, ...]
     here: tuple[Run, ...]
-    """These numbers; none when it is said again in a snapshot."""
+    """These numbers; none when it is said again in a snapshot, or was said by another owner."""
+
+
+@dataclass(frozen=True, slots=True)
+class LetGo:
+    """Tasks with these numbers in the log of another incarnation do not go on here any more, but
+    elsewhere: should they be needed again they are taken from there once more."""
+
+    origin: BrokerId
+    runs: tuple[Run, ...]
+    here: tuple[Run, ...]
+    """Their numbers in this log, if they had some. They end with that, and are not finished."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +120,7 @@ JournalRecord = (
     | Requeued
     | FencesReserved
     | TakenOver
+    | LetGo
     | SnapshotBegun
     | RowsKept
     | SnapshotEnded
@@ -134,6 +146,8 @@ def encode_record(record: JournalRecord) -> bytes:
             fields = [7, list(numbers), *map(list, zip(*rows, strict=True))]
         case SnapshotEnded():
             fields = [8]
+        case LetGo(origin, runs, here):
+            fields = [9, origin, _flat(runs), _flat(here)]
     encoded = msgpack.packb(fields)
     assert isinstance(encoded, bytes)
     return encoded
@@ -187,9 +201,17 @@ def _failed(
 
 
 def _taken_over(origin: Any, runs: Any, here: Any) -> TakenOver:
-    if type(origin) is not bytes or len(origin) != BROKER_ID_BYTES:
+    return TakenOver(_origin(origin), _runs(runs), () if here == [] else _runs(here))
+
+
+def _origin(value: Any) -> BrokerId:
+    if type(value) is not bytes or len(value) != BROKER_ID_BYTES:
         raise TypeError("origin that is no brokerId")
-    return TakenOver(BrokerId(origin), _runs(runs), _runs(here) if here else ())
+    return BrokerId(value)
+
+
+def _let_go(origin: Any, runs: Any, here: Any) -> LetGo:
+    return LetGo(_origin(origin), _runs(runs), () if here == [] else _runs(here))
 
 
 def _rows_kept(numbers: Any, attempts: Any, due_us: Any, dead_us: Any, histories: Any) -> RowsKept:
@@ -287,4 +309,5 @@ _DECODERS: Final[dict[int, Callable[..., JournalRecord]]] = {
     6: _snapshot_begun,
     7: _rows_kept,
     8: SnapshotEnded,
+    9: _let_go,
 }

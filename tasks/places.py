@@ -55,6 +55,8 @@ class Places:
         self._timers = Timers()
         self._dead_keep_us = dead_keep_us
         self._dead_timers = Timers()
+        self._alive_from = 1
+        """All before it are finished or dead."""
 
     @property
     def settling(self) -> int:
@@ -83,6 +85,7 @@ class Places:
 
     def withdraw(self, number: int) -> None:
         """Take a task out of its place: whoever does so puts it into another one."""
+        self._alive_from = min(self._alive_from, number)  # it may have been dead
         if self.changing.pop(number, None) is not None:
             return
         if (
@@ -137,6 +140,21 @@ class Places:
         """As it will be when all that is written is durable; None if it is as it was enqueued."""
         return self.changing.get(number) or self.rows.get(number)
 
+    def first_alive(self) -> int | None:
+        """The first that is neither finished nor a dead letter. It goes on from where it was found
+        the last time: there may be a million dead letters before it."""
+        first = max(self._alive_from, self.finished.floor)
+        found: int | None = None
+        for chunk in range(first >> SHIFT, (self.extent >> SHIFT) + 1):
+            bits = FULL & ~(self.finished.bits(chunk) | self.dead.bits(chunk))
+            base = chunk << SHIFT
+            bits &= -1 << max(0, first - base)
+            if bits:
+                found = base + (bits & -bits).bit_length() - 1
+                break
+        self._alive_from = self.extent + 1 if found is None else min(found, self.extent + 1)
+        return None if found is None or found > self.extent else found
+
     def is_idle(self, number: int) -> bool:
         """Whether it is unfinished, and neither with a worker nor settling."""
         return (
@@ -187,6 +205,16 @@ class Places:
                         found = self.find(number)
                         if found is not None and found.state == state:
                             yield number
+
+    def oldest(self) -> int | None:
+        """The first that is neither finished nor a dead letter."""
+        for chunk in range(self.finished.floor >> SHIFT, (self.extent >> SHIFT) + 1):
+            bits = FULL & ~self.finished.bits(chunk) & ~self.dead.bits(chunk)
+            for first, last in bit_runs(bits, chunk << SHIFT):
+                number = max(first, self.finished.floor)
+                if number <= min(last, self.extent):
+                    return number
+        return None
 
     def _candidates(self, state: State | None, chunk: int) -> int:
         """Which of a chunk can be in that state."""

@@ -9,6 +9,7 @@ from busnode.tasks.journal import (
     FencesReserved,
     Finished,
     JournalRecord,
+    LetGo,
     Requeued,
     RowsKept,
     SnapshotBegun,
@@ -82,6 +83,8 @@ class Recovery:
         """Tasks of other incarnations that go on in this log, by number there. To those that the
         journal tells of come those that were carried and not yet said to be, when all task records
         were told."""
+        self.let_go = Numbers()
+        """Tasks that go on elsewhere: they end here, and are not finished."""
         self._finished = Prefix()
         self._rows: dict[int, Row] = {}
         self._headless: set[int] = set()
@@ -127,6 +130,11 @@ class Recovery:
                 else:
                     for first, last in runs:
                         self.taken.setdefault(origin, Numbers()).add_run(first, last)
+            case LetGo(origin, runs, here):
+                for first, last in runs:
+                    self.taken.setdefault(origin, Numbers()).discard_run(first, last)
+                for first, last in here:
+                    self.let_go.add_run(first, last)
             case SnapshotBegun(floor, extent, ceiling):
                 self._sorted_no = max(self._sorted_no, extent)
                 if floor > 1:

@@ -1,8 +1,8 @@
 """All that a journal must still say, said again in parts, so that what came before can go.
 
-Parts are written one after the other while the queue works on. Each says how things are at its own
-place in the journal, what is not durable yet included: it lies before the part, so whoever can read
-the part can read that too.
+Parts are written one after the other while the queue works on, each when the one before is durable.
+Rows are told as they are at the part's own place in the journal, what is not durable yet included:
+it lies before the part, so whoever can read the part can read that too.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -37,7 +37,8 @@ def snapshot(
 ) -> Iterator[JournalRecord]:
     """The records of one, each made when it is asked for."""
     # These and no later ones: when the next part is made the floor may have passed some of them,
-    # while whoever reads the snapshot knows the floor of its beginning.
+    # while whoever reads the snapshot knows the floor of its beginning. What is being finished now
+    # is finished by then: the part is made when all up to this beginning is durable.
     chunks = {*places.finished.above.chunks, *places.finishing.chunks}
     yield SnapshotBegun(places.finished.floor, places.extent, ceiling)
     for runs in _parted(_finished_runs(places, chunks)):
@@ -53,9 +54,7 @@ def _finished_runs(places: Places, chunks: Iterable[int]) -> Iterator[Run]:
     return joined(
         run
         for chunk in sorted(chunks)
-        for run in bit_runs(
-            places.finished.bits(chunk) | places.finishing.bits(chunk), chunk << SHIFT
-        )
+        for run in bit_runs(places.finished.bits(chunk), chunk << SHIFT)
     )
 
 
@@ -76,7 +75,7 @@ def _rows_kept(places: Places) -> Iterator[JournalRecord]:
     size = 0
     for number in [*places.rows, *(places.changing.keys() - places.rows.keys())]:
         row = places.row(number)
-        if row is None or number in places.finishing:
+        if row is None:
             continue
         part[number] = row
         size += _ROW_BYTES + sum(

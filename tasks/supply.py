@@ -102,44 +102,51 @@ Action = AskOwn | AskOwner | Unwanted
 
 @dataclass(slots=True)
 class _Ask:
-    worker: int
+    worker: int | None
+    """None when it is gone: one that comes back is another one."""
     owner: BrokerId | None
     want: int
 
 
 class Supply:
-    """A home's side of one queue."""
+    """A home's side of one queue. What an event costs does not grow with the number of workers."""
 
     def __init__(self) -> None:
         self._credit: dict[int, int] = {}
         """What each worker can take and was not asked for yet."""
-        self._turn: deque[int] = deque()
-        """Workers, the next first."""
-        self._busy: set[int] = set()
-        """Those with an ask under way."""
+        self._turn: dict[int, None] = {}
+        """Workers that can take something and have no ask under way, the next first."""
+        self._asking: dict[int, int] = {}
+        """The others, with their ask."""
         self._own_ready = True
         self._ready: deque[BrokerId] = deque()
         """Owners that may have something, the next first."""
         self._asks: dict[int, _Ask] = {}
+        self._asked: Counter[BrokerId | None] = Counter()
+        """Asks under way, by owner."""
+        self._renewed: set[int] = set()
+        """Asks under way whose owner has said since that it has something: what they bring tells
+        how it was before that."""
         self._last_ask = 0
 
     def handle(self, event: Event) -> list[Action]:
         actions: list[Action] = []
         match event:
             case WorkerWants(worker, want):
-                if worker not in self._credit:
-                    self._credit[worker] = 0
-                    self._turn.append(worker)
-                self._credit[worker] += want
+                self._credit[worker] = self._credit.get(worker, 0) + want
+                self._queue_up(worker)
             case WorkerGone(worker):
-                if self._credit.pop(worker, None) is not None:
-                    self._turn.remove(worker)
-                    self._busy.discard(worker)
-            case OwnerReady(None):
-                self._own_ready = True
+                self._credit.pop(worker, None)
+                self._turn.pop(worker, None)
+                ask = self._asking.pop(worker, None)
+                if ask is not None:
+                    self._asks[ask].worker = None
             case OwnerReady(owner):
-                assert owner is not None
-                if owner not in self._ready:
+                if self._asked[owner]:
+                    self._renewed.update(n for n, ask in self._asks.items() if ask.owner == owner)
+                if owner is None:
+                    self._own_ready = True
+                elif owner not in self._ready:
                     self._ready.append(owner)
             case OwnerGone(owner):
                 if owner in self._ready:
@@ -153,21 +160,21 @@ class Supply:
         return actions + self._deal()
 
     @property
-    def hungry(self) -> int:
-        """Workers that can take something."""
-        return sum(1 for credit in self._credit.values() if credit > 0)
-
-    @property
     def wanted(self) -> int:
-        """What all of them can take, asked for or not."""
-        return sum(self._credit.values()) + sum(each.want for each in self._asks.values())
+        """What all workers can take, asked for or not."""
+        asked = sum(each.want for each in self._asks.values() if each.worker is not None)
+        return sum(self._credit.values()) + asked
+
+    def _queue_up(self, worker: int) -> None:
+        if self._credit[worker] > 0 and worker not in self._asking:
+            self._turn[worker] = None
 
     def _answer(self, ask: int, count: int, *, more: bool) -> list[Action]:
         asked = self._asks.get(ask)
         if asked is None:
             # Its owner was taken for gone, and the credit was given to another one.
             return [Unwanted(ask)] if count else []
-        if count < asked.want and not more:
+        if count < asked.want and not more and ask not in self._renewed:
             if asked.owner is None:
                 self._own_ready = False
             elif asked.owner in self._ready:
@@ -179,44 +186,46 @@ class Supply:
     def _end(self, ask: int, count: int) -> bool:
         """Whether the worker is still there."""
         asked = self._asks.pop(ask)
-        if asked.worker not in self._credit:
+        self._renewed.discard(ask)
+        self._asked[asked.owner] -= 1
+        if not self._asked[asked.owner]:
+            del self._asked[asked.owner]
+        if asked.worker is None:
             return False
-        self._busy.discard(asked.worker)
+        del self._asking[asked.worker]
         self._credit[asked.worker] += max(0, asked.want - count)
+        self._queue_up(asked.worker)
         return True
 
     def _deal(self) -> list[Action]:
         """Ask for those whose turn it is, as long as somebody may have something."""
         actions: list[Action] = []
-        hungry = self.hungry
-        asked = Counter(each.owner for each in self._asks.values())
-        for worker in list(self._turn):
-            want = min(self._credit[worker], TASKS_MAX)
-            if want <= 0 or worker in self._busy:
-                continue
-            if self._own_ready and asked[None]:
+        while self._turn:
+            if self._own_ready and self._asked[None]:
                 break  # it answers at once, and then it is known whether it has more
-            owner = None if self._own_ready else self._next_owner(asked)
+            owner = None if self._own_ready else self._next_owner()
             if owner is None and not self._own_ready:
                 break
-            asked[owner] += 1
+            hungry = len(self._turn)
+            worker = next(iter(self._turn))
+            want = min(self._credit[worker], TASKS_MAX)
+            ask = self._last_ask = self._last_ask + 1
+            del self._turn[worker]
             self._credit[worker] -= want
-            self._busy.add(worker)
-            self._turn.remove(worker)
-            self._turn.append(worker)
-            self._last_ask += 1
-            self._asks[self._last_ask] = _Ask(worker, owner, want)
+            self._asking[worker] = ask
+            self._asked[owner] += 1
+            self._asks[ask] = _Ask(worker, owner, want)
             if owner is None:
-                actions.append(AskOwn(self._last_ask, worker, want, hungry))
+                actions.append(AskOwn(ask, worker, want, hungry))
             else:
-                actions.append(AskOwner(self._last_ask, owner, worker, want))
+                actions.append(AskOwner(ask, owner, worker, want))
         return actions
 
-    def _next_owner(self, asked: Counter[BrokerId | None]) -> BrokerId | None:
+    def _next_owner(self) -> BrokerId | None:
         for _ in range(len(self._ready)):
             owner = self._ready[0]
             self._ready.rotate(-1)
-            if asked[owner] < ASKS_MAX:
+            if self._asked[owner] < ASKS_MAX:
                 return owner
         return None
 
@@ -226,25 +235,25 @@ class Homes:
 
     def __init__(self) -> None:
         self._asked_at: dict[BrokerId | None, float] = {}
-        self._hungry: set[BrokerId | None] = set()
+        self._hungry: dict[BrokerId | None, None] = {}
 
     def share(self, home: BrokerId | None, available: int, at_s: float) -> int:
         """How many a home, or with None this node itself, may get of what there is now."""
         self._asked_at[home] = at_s
         recent = {each for each, asked in self._asked_at.items() if at_s - asked < HUNGRY_S}
-        for each in [each for each in self._asked_at if each not in recent | self._hungry]:
+        for each in [each for each in self._asked_at if each not in recent | self._hungry.keys()]:
             del self._asked_at[each]
-        return -(-available // len(recent | self._hungry))
+        return -(-available // len(recent | self._hungry.keys()))
 
     def gave(
         self, home: BrokerId | None, want: int, count: int, left: int
     ) -> list[BrokerId | None]:
         """What a home got, and what is left; returns whom to tell that there is something. One that
         got less than it wanted is told when there is more, and at once if it was only its share."""
+        # One that has got all of an ask may be hungry all the same: whoever asked before it, or
+        # while it was answered, may have got nothing.
         if count < want:
-            self._hungry.add(home)
-        else:
-            self._hungry.discard(home)
+            self._hungry[home] = None
         return self.ready() if left else []
 
     def ready(self) -> list[BrokerId | None]:
@@ -255,4 +264,4 @@ class Homes:
 
     def gone(self, home: BrokerId) -> None:
         self._asked_at.pop(home, None)
-        self._hungry.discard(home)
+        self._hungry.pop(home, None)

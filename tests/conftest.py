@@ -3,6 +3,11 @@
 import os
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# By default Hypothesis fails a test whose examples are slow; on a busy machine any can be.
+settings.register_profile("busnode", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busnode")
 
 # The asserts of what tests share are to speak as those of the tests do.
 pytest.register_assert_rewrite(

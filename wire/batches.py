@@ -9,7 +9,7 @@ a node never decodes a body.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeGuard, cast
+from typing import Any, Final, NamedTuple, TypeGuard, cast
 
 import msgpack
 
@@ -22,6 +22,9 @@ from busnode.wire.topics import TOPIC_BYTES_MAX
 COLUMNS: Final = 4
 COLUMN_ARRAY: Final = 0x90 | COLUMNS
 """First byte of every body: a msgpack array of four."""
+
+_PAYLOADS_ALONE: Final = bytes([COLUMN_ARRAY, 0xC0, 0xC0, 0xC0])
+"""How a body begins that has no other column."""
 
 BODY_BYTES_MAX: Final = limits.FRAME_BYTES_MAX - HEADER_BYTES - TOPIC_BYTES_MAX
 """What a frame leaves for a body, whatever its topic."""
@@ -89,6 +92,69 @@ def decode_columns(body: bytes | memoryview, count: int) -> Columns:
     """
     if not 0 < count <= limits.BATCH_MESSAGES_MAX or not len(body) or body[0] != COLUMN_ARRAY:
         raise BadBatch(f"body of {len(body)} bytes for {count} messages is not four columns")
+    try:
+        utc_deltas_us, ids, headers, payloads = msgpack.unpackb(body, **_bounds(count))
+        # join is the cheapest check that every payload is bytes: half the cost of map(type, …).
+        b"".join(payloads)
+    except Exception as error:
+        raise _unreadable(body, error) from error
+    _check_column(payloads, count)
+    _check_beside(utc_deltas_us, ids, headers, count)
+    return Columns(payloads, utc_deltas_us, ids, headers)
+
+
+class Beside(NamedTuple):
+    """Some columns of a body, and where in it the payloads stand."""
+
+    utc_deltas_us: Sequence[int] | None
+    ids: Sequence[str | None] | None
+    headers: Sequence[Mapping[str, str] | None] | None
+    payloads_at: int
+
+
+def decode_beside_payloads(
+    body: bytes | memoryview, count: int, *, utc: bool, ids: bool, headers: bool
+) -> Beside:
+    """Those columns of a verified body that are wanted, as `decode_columns` would give them; the
+    others are stepped over and come as None. BadBatch for what is read and makes no sense.
+
+    Nearly every body has payloads alone, and then nothing is decoded.
+    """
+    if bytes(body[: len(_PAYLOADS_ALONE)]) == _PAYLOADS_ALONE:
+        return Beside(None, None, None, len(_PAYLOADS_ALONE))
+    if not 0 < count <= limits.BATCH_MESSAGES_MAX or not len(body) or body[0] != COLUMN_ARRAY:
+        raise BadBatch(f"body of {len(body)} bytes for {count} messages is not four columns")
+    unpacker = msgpack.Unpacker(max_buffer_size=len(body), **_bounds(count))
+
+    def column(wanted: bool) -> Any:
+        if wanted:
+            return unpacker.unpack()
+        unpacker.skip()
+        return None
+
+    try:
+        unpacker.feed(body)
+        unpacker.read_array_header()
+        found = Beside(column(utc), column(ids), column(headers), unpacker.tell())
+    except Exception as error:
+        raise _unreadable(body, error) from error
+    _check_beside(found.utc_deltas_us, found.ids, found.headers, count)
+    return found
+
+
+def decode_payloads(body: bytes | memoryview, at: int, count: int) -> list[bytes]:
+    """The payloads of a body, which stand at `at`; BadBatch for anything else."""
+    try:
+        payloads = msgpack.unpackb(body[at:], **_bounds(count))
+        b"".join(payloads)
+    except Exception as error:
+        raise _unreadable(body, error) from error
+    _check_column(payloads, count)
+    return cast("list[bytes]", payloads)
+
+
+def _bounds(count: int) -> dict[str, Any]:
+    """What keeps a decoder of a body with so many messages from allocating too much."""
     # An empty array or map takes one byte in a body and 64 in memory, so both are counted.
     arrays_left = 1 + COLUMNS
     maps_left = count
@@ -107,23 +173,28 @@ def decode_columns(body: bytes | memoryview, count: int) -> Columns:
             raise ValueError("more maps than messages")
         return headers
 
-    try:
-        utc_deltas_us, ids, headers, payloads = msgpack.unpackb(
-            body,
-            max_array_len=max(count, COLUMNS),
-            max_map_len=limits.HEADERS_MAX,
-            max_ext_len=0,
-            list_hook=on_array,
-            object_hook=on_map,
-        )
-        # join is the cheapest check that every payload is bytes: half the cost of map(type, …).
-        b"".join(payloads)
-    except Exception as error:
-        # Its str, not its repr: that of ExtraData repeats all that was read, however deep it is.
-        raise BadBatch(
-            f"body of {len(body)} bytes cannot be read: {type(error).__name__} {error!s:.200}"
-        ) from error
-    _check_column(payloads, count)
+    return {
+        "max_array_len": max(count, COLUMNS),
+        "max_map_len": limits.HEADERS_MAX,
+        "max_ext_len": 0,
+        "list_hook": on_array,
+        "object_hook": on_map,
+    }
+
+
+def _unreadable(body: bytes | memoryview, error: Exception) -> BadBatch:
+    # Its str, not its repr: that of ExtraData repeats all that was read, however deep it is.
+    text = f"{type(error).__name__} {error!s:.200}"
+    return BadBatch(f"body of {len(body)} bytes cannot be read: {text}")
+
+
+def _plain(value: object) -> dict[str, str]:
+    if isinstance(value, Mapping):
+        return dict(cast("Mapping[str, str]", value))
+    raise TypeError(f"{type(value).__name__} {value!r:.40} does not fit")
+
+
+def _check_beside(utc_deltas_us: Any, ids: Any, headers: Any, count: int) -> None:
     if utc_deltas_us is not None:
         _check_column(utc_deltas_us, count)
         _check_utc_deltas(utc_deltas_us)
@@ -133,13 +204,6 @@ def decode_columns(body: bytes | memoryview, count: int) -> Columns:
     if headers is not None:
         _check_column(headers, count)
         _check_headers(headers, BadBatch)
-    return Columns(payloads, utc_deltas_us, ids, headers)
-
-
-def _plain(value: object) -> dict[str, str]:
-    if isinstance(value, Mapping):
-        return dict(cast("Mapping[str, str]", value))
-    raise TypeError(f"{type(value).__name__} {value!r:.40} does not fit")
 
 
 def _check_column(column: object, count: int) -> None:

@@ -13,6 +13,7 @@
     ├── Refused                    one request is refused: the session goes on
     │   ├── BadTopic               BAD_TOPIC
     │   ├── BadPattern             BAD_PATTERN
+    │   ├── BadOption              BAD_OPTION         an option or column that the pipeline lacks
     │   ├── BatchTooLarge          BATCH_TOO_LARGE    refused before it is sent
     │   ├── LimitReached           LIMIT_REACHED
     │   ├── NotMirrored            NOT_MIRRORED       no mirror is up; nothing was appended
@@ -30,6 +31,7 @@
         ├── DataDirectoryInUse     DATA_DIRECTORY_IN_USE
         ├── NotADataDirectory      NOT_A_DATA_DIRECTORY
         ├── BadRecord              BAD_RECORD         a record with a bad hash, quarantined
+        ├── DataLost               DATA_LOST          messages that no copy within reach has
         ├── LogPoisoned            LOG_POISONED       a write or sync failed; this log takes no more
         ├── SecondWriter           SECOND_WRITER      a log has one writer for its whole life
         └── StorageFailed          STORAGE_FAILED     the system refused a file operation
@@ -126,6 +128,13 @@ class BadPattern(Refused):
 
     code = "BAD_PATTERN"
     advice = "A pattern is a topic, with + for one level or a last level * for all that follows."
+
+
+class BadOption(Refused):
+    """What a table of the pipeline was asked for with makes no sense; the text names it."""
+
+    code = "BAD_OPTION"
+    advice = "Change the option or the column that the text names: see docs/pipeline.md."
 
 
 class BatchTooLarge(Refused):
@@ -235,6 +244,13 @@ class NotADataDirectory(StorageError):
 class BadRecord(StorageError):
     code = "BAD_RECORD"
     advice = "The range is quarantined; another copy can fill it. Nothing around it is lost."
+
+
+class DataLost(StorageError):
+    """Messages that were asked for are in no copy within reach; the text names file and range."""
+
+    code = "DATA_LOST"
+    advice = "Name the data directory of a mirror too, or set failOnDataLoss to false to go on."
 
 
 class LogPoisoned(StorageError):

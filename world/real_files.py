@@ -8,6 +8,7 @@ from functools import partial
 
 from busnode.world.files import AppendFile, Bytes, Lock, ReadFile
 from busnode.world.real_threads import Threads
+from busnode.world.real_writing_out import WritingOut
 
 SYNC_THREADS = 16
 """They wait in the kernel, where one commit of the journal serves all who wait for it. Measured on
@@ -31,13 +32,14 @@ DIRECTORY_MODE = 0o750
 class RealAppendFile:
     """A file descriptor with O_APPEND."""
 
-    __slots__ = ("_fd", "_size_bytes", "path")
+    __slots__ = ("_fd", "_size_bytes", "_writing_out", "path")
 
     def __init__(self, path: str) -> None:
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
         self.path = path
         self._fd = os.open(path, flags, FILE_MODE)
         self._size_bytes = os.fstat(self._fd).st_size
+        self._writing_out = WritingOut(self._size_bytes)
 
     @property
     def size_bytes(self) -> int:
@@ -48,10 +50,12 @@ class RealAppendFile:
         self._size_bytes += written
         if written != len(data):
             raise _short_write(self._fd, self.path, written, len(data))
+        self._writing_out.appended(self._fd, self._size_bytes)
 
     def sync(self) -> None:
         if self._fd < 0:  # here alone Python has an error of its own for it
             raise OSError(errno.EBADF, os.strerror(errno.EBADF), self.path)
+        self._writing_out.syncing(self._size_bytes)
         os.fdatasync(self._fd)
 
     def close(self) -> None:

@@ -6,6 +6,7 @@ import os
 import resource
 import signal
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import NamedTuple
 
 M_TRIM_THRESHOLD = -1
@@ -21,6 +22,12 @@ TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 def environment() -> Mapping[str, str]:
     return dict(os.environ)
+
+
+def signal_session(pid: int, signal_no: int) -> None:
+    """To a process that leads a session of its own, and to all that it has started in it."""
+    with suppress(ProcessLookupError):
+        os.killpg(pid, signal_no)
 
 
 def host_name() -> str:

@@ -1,11 +1,14 @@
 """The only threads of a node. They do what waits for a disk, and belong to the real files."""
 
+import logging
 import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from threading import Lock, Thread
 
 import trio
+
+logger = logging.getLogger(__name__)
 
 
 class _Round:
@@ -45,6 +48,20 @@ class _Round:
                 os.close(self._bell)
 
 
+class _Unwatched:
+    """A job for which nobody waits, and of whose failure nobody hears."""
+
+    def __init__(self, job: Callable[[], None]) -> None:
+        self._job = job
+
+    def work_off(self, first: int) -> None:
+        del first  # there is but one
+        try:
+            _outcome(self._job)
+        except Exception:
+            logger.exception("a job for which nobody waits failed")
+
+
 class Threads:
     """Some threads for one purpose, for all nodes of this process.
 
@@ -65,7 +82,7 @@ class Threads:
         self._threads = 0
         self._slices = 0
         """Those that wait or are being worked off."""
-        self._waiting: deque[tuple[_Round, int]] = deque()
+        self._waiting: deque[tuple[_Round | _Unwatched, int]] = deque()
         self._work = -1
         """It counts those that wait, and lets as many threads through."""
         self._bells: list[int] = []
@@ -92,13 +109,7 @@ class Threads:
                 raise
             return [_outcome(job) for job in jobs]
         round_ = _Round(jobs, slices, bell)
-        with self._lock:
-            self._slices += slices
-            while self._threads < min(self._slices, self._threads_max):
-                self._start()
-        for first in range(slices):
-            self._waiting.append((round_, first))
-        os.eventfd_write(self._work, slices)
+        self._hand_over(round_, slices)
         try:
             with trio.CancelScope(shield=wait_for_all):
                 await trio.lowlevel.wait_readable(bell)
@@ -111,10 +122,29 @@ class Threads:
             raise round_.bug
         return round_.outcomes
 
+    def leave(self, job: Callable[[], None]) -> None:
+        """Have a job done for which nobody waits; an OSError of it is dropped. OSError where there
+        is no descriptor to wake a thread with: then it is not done."""
+        with self._lock:
+            self._open()
+        self._hand_over(_Unwatched(job), 1)
+
+    def _hand_over(self, round_: _Round | _Unwatched, slices: int) -> None:
+        with self._lock:
+            self._slices += slices
+            while self._threads < min(self._slices, self._threads_max):
+                self._start()
+        for first in range(slices):
+            self._waiting.append((round_, first))
+        os.eventfd_write(self._work, slices)
+
+    def _open(self) -> None:
+        if self._work < 0:
+            self._work = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_SEMAPHORE)
+
     def _take_bell(self) -> int:
         with self._lock:
-            if self._work < 0:
-                self._work = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_SEMAPHORE)
+            self._open()
             if self._bells:
                 return self._bells.pop()
         return os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)

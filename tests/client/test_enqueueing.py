@@ -86,7 +86,7 @@ async def test_a_task_that_asks_for_nothing_has_no_headers() -> None:
 async def test_many_tasks_share_batches_and_have_a_receipt_each() -> None:
     async with visit() as (bus, peer, _), anyio.create_task_group() as tasks:
         queue = bus.queue("emails")
-        payloads = [b"%d" % i for i in range(3000)]
+        payloads = [b"%d" % i * 100 for i in range(3000)]
         enqueueing = Enqueueing(lambda: queue.enqueue_many(payloads, delay=timedelta(seconds=1.5)))
         tasks.start_soon(enqueueing.run)
         taken: list[bytes] = []

@@ -393,3 +393,28 @@ async def test_a_poll_of_a_closed_bus_ends_with_an_error() -> None:
         with pytest.raises(Disconnected):
             await anext(poll)
         poll.close()
+
+
+@on_both_loops
+async def test_closing_the_bus_gives_back_what_a_loop_has_not_begun() -> None:
+    async with scripted_node() as node, anyio.create_task_group() as group:
+        released: list[int] = []
+
+        async def serve() -> None:
+            peer = await node.accept()
+            asked = await peer.expect(control.TaskPoll)
+            await peer.send(tasks(asked.poll, [1, 2, 3]))
+            assert (await peer.expect(control.TaskPoll)).want == 0
+            done = await peer.expect(control.TaskDone)
+            released.extend(done.numbers)
+            await peer.send(control.TaskSettled(done.done, "local", []))
+            await peer.expect(control.Goodbye)
+            peer.close()
+
+        group.start_soon(serve)
+        async with connect(node.url) as bus:
+            poll = bus.queue("emails").poll(prefetch=4)
+            assert (await anext(poll)).number == 1
+        assert released == [2, 3]
+        with pytest.raises(Disconnected):
+            await anext(poll)

@@ -294,6 +294,35 @@ async def test_bad_letters_and_names_are_refused_before_anything_is_sent(bus_nod
 
 
 @on_both_loops
+async def test_a_reply_that_comes_as_its_wait_is_cancelled_is_late(bus_node: Node) -> None:
+    users = Users()
+    users.go_on = anyio.Event()
+    replies: list[ServiceReply] = []
+    taken: list[ServiceReply | Pending] = []
+    async with (
+        busnode.connect(bus_node.url) as bus,
+        busnode.connect(bus_node.url) as gateway,
+        bus.service("users", users.handlers),
+        gateway.service("gateway", {}, on_reply=replies.append),
+        anyio.create_task_group() as group,
+    ):
+        scope = anyio.CancelScope()
+
+        async def send() -> None:
+            with scope:
+                taken.append(await gateway.send("users", "user_post", 1, cid="c1", timeout=600))
+
+        group.start_soon(send)
+        await eventually(lambda: len(users.calls) == 1)
+        letters = gateway._correspondence  # pyright: ignore[reportPrivateUsage]
+        scope.cancel()
+        assert letters.take(ServiceReply("c1", "both in one step", "users"))
+        await eventually(lambda: bool(replies or taken))
+        assert [reply.cid for reply in (*replies, *taken)] == ["c1"]
+        users.go_on.set()
+
+
+@on_both_loops
 async def test_a_letter_survives_the_node_that_took_it(bus_cluster: BusCluster) -> None:
     first, second, _ = bus_cluster.nodes
     users = Users()

@@ -422,6 +422,8 @@ async def test_a_node_that_leaves_may_answer_before_we_go() -> None:
     async with holding(1) as at, saying(at.tasks[0].complete) as [said]:
         done = await at.peer.expect(control.TaskDone)
         await at.peer.send(control.Goodbye("maintenance", []))
+        with anyio.move_on_after(0.05):
+            pytest.fail(f"{await at.peer.receive()} although an answer is owed")
         await at.settle(done)
         assert await said.end() is None
         await at.peer.expect(control.Goodbye)

@@ -278,6 +278,20 @@ async def test_a_hole_is_never_skipped_but_asked_for() -> None:
 
 
 @on_both_loops
+async def test_a_gap_names_only_what_has_not_come() -> None:
+    """A home that goes by a durable position may begin it before that."""
+    gaps: list[Gap] = []
+    async with subscribed(start="earliest", on_gap=gaps.append) as (_, messages, peer, _, _):
+        await peer.send(
+            chunk(1, record(1, [b"1", b"2"])),
+            control.Gap(1, BROKER, "/t", 2, 5, "expired"),
+            chunk(1, record(6, [b"6"])),
+        )
+        assert payloads(await take(messages, 3)) == [b"1", b"2", b"6"]
+        assert [(gap.first, gap.last) for gap in gaps] == [(3, 5)]
+
+
+@on_both_loops
 async def test_a_gap_is_told_in_its_place_and_moves_the_position() -> None:
     gaps: list[Gap] = []
     async with subscribed(start="earliest", on_gap=gaps.append) as (_, messages, peer, _, _):

@@ -237,6 +237,15 @@ class Hostile:
         chunk = Chunk(0, 0, broker_id, named or topic, said_no, first_no, length, last=True)
         return encode_control(chunk) + buffer
 
+    def bodiless(self) -> bytes:
+        """A batch with right hashes and no body at all: it says that it has messages."""
+        record = batch(self._chance.choice(TOPICS), body=b"", count=1)
+        if self.door == CLIENTS:
+            return record
+        numbers = self._next_no, self._next_no
+        chunk = Chunk(0, 0, self.broker_id, TOPICS[0], *numbers, len(record), last=True)
+        return encode_control(chunk) + record
+
     def _amount(self) -> int:
         chance = self._chance
         return chance.randrange(6) if chance.random() < 0.6 else chance.choice(LIMITS)
@@ -296,7 +305,7 @@ class Hostile:
     def broken(self) -> bytes:
         """A frame that should end its session, or as good as."""
         chance = self._chance
-        match chance.randrange(10):
+        match chance.randrange(11):
             case 0:  # of a kind that has no place here
                 return self.control(chance.choice(list(CONTROLS.values())))
             case 1:
@@ -308,5 +317,7 @@ class Hostile:
                 return self.well_formed() + chance.randbytes(chance.randint(1, 30))
             case 4:
                 return self.wrongly_copied()
+            case 5:
+                return self.bodiless()
             case _:
                 return self._mutator.frame()

@@ -115,14 +115,16 @@ def _is_frozen(stat: Path) -> bool:
 
 
 class Cluster:
-    def __init__(self, folder: Path, cluster_id: str | None = None) -> None:
+    def __init__(self, folder: Path, cluster_id: str | None = None, **options: str) -> None:
+        """`options` are flags of each node."""
         self.id = cluster_id or f"test-{uuid.uuid4().hex[:12]}"
         self.nodes: list[Node] = []
         self._folder = folder
+        self._options = options
         folder.mkdir(exist_ok=True)
 
     def add(self, name: str) -> Node:
-        node = Node(self.id, name, self._folder)
+        node = Node(self.id, name, self._folder, **self._options)
         node.start()
         self.nodes.append(node)
         return node
@@ -166,8 +168,8 @@ class Cluster:
 
 
 @asynccontextmanager
-async def cluster_of(folder: Path, size: int) -> AsyncIterator[Cluster]:
-    cluster = Cluster(folder)
+async def cluster_of(folder: Path, size: int, **options: str) -> AsyncIterator[Cluster]:
+    cluster = Cluster(folder, **options)
     try:
         for number in range(1, size + 1):
             await trio.to_thread.run_sync(cluster.add, f"n{number}")

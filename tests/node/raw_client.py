@@ -417,6 +417,16 @@ class SimulatedMachine:
         async with start_node(world, config) as node:
             yield Bus(node, self.network.host("client"))
 
+    def of_client(self, name: str) -> World:
+        """The world of a client on a machine of its own."""
+        return World(
+            self.clock,
+            self.entropy.fork(name),
+            SimDisk(self.seed, clock=self.clock),
+            self.network.host(name),
+            StaticDiscovery(()),
+        )
+
     @property
     def crashed(self) -> bool:
         return self._process.dead

@@ -69,6 +69,16 @@ SHAPES: dict[str, set[str]] = {
         "catch_up.bare_processor_s_per_gb",
         "catch_up.of_bare",
     },
+    "tasks": {
+        "batched.tasks_per_s",
+        "batched.processor_us_per_task.node",
+        "one_at_a_time.tasks_per_s",
+        "disk_syncs_per_s",
+        "waiting.batched.tasks_per_s",
+        "waiting.batched_of_without",
+        "waiting.one_at_a_time_of_without",
+        "waiting.resident_bytes_per_task",
+    },
     "memory": {"idle_mb", "reader_behind_mb", "reader_behind_above_idle_mb"},
     "start": {"ready_ms", "bare_python_ms"},
 }

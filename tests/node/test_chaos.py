@@ -10,28 +10,48 @@ import trio
 
 from busnode.client import Bus, connect
 
-from .chaos import chaos
+from .message_chaos import message_chaos
 from .process_cluster import PATIENCE_S, Cluster, Node, cluster_of, take, until
+from .task_chaos import task_chaos
+from .trouble import Kinds
 
 pytestmark = pytest.mark.scenario
 
 TROUBLE_S: float = 90.0
+TASK_TROUBLE_S: float = 75.0
+TASKS: int = 20_000
+SEEDS = pytest.mark.parametrize("seed", [int(os.environ.get("BUSNODE_TEST_SEED", "1"))])
 PENDING: int = 20_000
 PAYLOAD_BYTES: int = 1024
 
 
-@pytest.mark.parametrize("seed", [int(os.environ.get("BUSNODE_TEST_SEED", "1"))])
+@SEEDS
 async def test_nothing_acked_is_lost_while_nodes_are_killed_and_one_loses_its_disk(
     tmp_path: Path, seed: int
 ) -> None:
     print(f"seed {seed}")
-    tally = await chaos(tmp_path, TROUBLE_S, seed, nodes=3, progress=print)
+    tally = await message_chaos(tmp_path, TROUBLE_S, seed, 3, Kinds(), print)
     print(tally)
     assert tally.lost == []
     assert tally.wrong == [], "each once, and in order in each log"
-    assert tally.kills >= 10, "there was trouble"
-    assert tally.wipes >= 2
+    assert tally.trouble.kills >= 10, "there was trouble"
+    assert tally.trouble.wipes >= 2
     assert tally.acks["mirrored"] > 1000
+
+
+@SEEDS
+async def test_each_task_is_completed_or_a_dead_letter_while_nodes_are_killed_and_wiped(
+    tmp_path: Path, seed: int
+) -> None:
+    print(f"seed {seed}")
+    history = await task_chaos(tmp_path, TASK_TROUBLE_S, seed, 3, Kinds(), print)
+    print(history)
+    assert history.lost == []
+    assert history.wrong == [], "what is completed stays so, attempts and fences grow"
+    assert history.trouble.kills >= 10, "there was trouble"
+    assert history.trouble.wipes >= 2
+    assert history.acks.total() >= TASKS
+    assert history.completed + history.dead >= TASKS
 
 
 async def test_both_nodes_of_a_pair_are_killed_at_once_and_nothing_acked_is_lost(

@@ -53,7 +53,15 @@ def test_one_is_singular() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"), [(0.0031, "3 ms"), (12.34, "12.3 s"), (250, "4 min 10 s")]
+    ("seconds", "text"),
+    [
+        (0.0031, "3 ms"),
+        (12.34, "12.3 s"),
+        (250, "4 min 10 s"),
+        (3599.7, "1 h 0 min"),
+        (7519, "2 h 5 min"),
+        (3 * 86400 + 4 * 3600 + 59, "3 d 4 h"),
+    ],
 )
 def test_durations_have_the_unit_that_fits(seconds: float, text: str) -> None:
     assert duration(seconds) == text

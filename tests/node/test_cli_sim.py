@@ -15,8 +15,7 @@ from busnode.testing.sim.schedule import Profile
 @pytest.fixture(autouse=True)
 def _short_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     short = Profile("short", {"kill": 1, "partition": 1}, faults=2, trouble_s=3.0)
-    monkeypatch.setattr("busnode.testing.sim.schedule.ALL", short)
-    monkeypatch.setattr("busnode.testing.sim.run.run_seed.__defaults__", (short,))
+    monkeypatch.setattr("busnode.testing.sim.run.profile_of", lambda seed: short)
 
 
 def test_a_seed_that_keeps_all_promises_is_told_with_its_faults(tmp_path: Path) -> None:

@@ -9,9 +9,13 @@ from pathlib import Path
 import pytest
 import trio
 
+from busnode.client import Gap as LostRange
+from busnode.client import connect
 from busnode.node.outgoing import FETCHES_MAX
 from busnode.node.subscription import PIECE_BYTES
+from busnode.segments.segment import RECORDS_AT
 from busnode.testing.sim.faults import DiskFault, DiskFaults
+from busnode.testing.sim.platter import Platter
 from busnode.wire.control import (
     Ack,
     Gap,
@@ -88,9 +92,9 @@ def test_what_cannot_be_read_is_a_gap_and_what_is_behind_it_follows(size_bytes: 
             assert {gap.subscription for gap in journal.gaps} == {1}
             assert 0 < journal.count() < 20
             for gap in journal.gaps:
-                assert gap.reason.startswith(f"{bad.rpartition('/')[2]} cannot be read: ")
+                assert gap.reason.startswith(f"{bad.rpartition('/')[2]} at byte ")
+                assert ": cannot be read: " in gap.reason
                 assert "Input/output error" in gap.reason
-                assert "at byte " in gap.reason
             await client.subscribe("/b", "earliest", number=2)
             assert await client.messages(1, number=2) == [(1, b"other")]
             await publish(client, "/a", [b"new"])
@@ -125,6 +129,52 @@ def test_on_a_bad_disk_every_number_comes_or_is_said_to_be_missing(seed: int) ->
     machine.run(main)
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_of_a_bad_disk_just_what_is_damaged_is_said_to_be_missing(seed: int) -> None:
+    """It hesitates, too: what it cannot read for a moment is no gap, what it has lost is one."""
+    machine = SimulatedMachine(seed)
+
+    async def main() -> None:
+        chance = random.Random(seed)
+        async with machine.bus(segment_bytes_max=300_000) as bus, bus.client(1) as publisher:
+            for _ in range(60):
+                size_bytes = chance.choice([10, 1000, 100_000])
+                await publish(publisher, "/a", [bytes(size_bytes)] * chance.randint(1, 3))
+            platter = Platter(machine.disk)
+            records = [
+                (path, record)
+                for broker_id, path, file in platter.segments()
+                for record in platter.records(file, broker_id)
+                if record.topic == "/a"
+            ]
+            damaged = chance.sample(records, 8)
+            for path, record in damaged:
+                offset = record.offset + chance.randrange(record.length)
+                machine.disk.flip_bit(path, offset, chance.randrange(8))
+            lost = {no for _, record in damaged for no in record.numbers}
+            everything = {no for _, record in records for no in record.numbers}
+            machine.disk.odds = DiskFaults(read_cold=0.5, read_cold_s_max=0.1)
+            machine.disk.arm(DiskFault.READ_EIO, is_segment, skip=chance.randrange(10))
+            got: list[int | None] = []
+            told: list[LostRange] = []
+            missing: list[int] = []
+            async with (
+                connect(f"bus://{bus.node.address}", world=machine.of_client("reader")) as reader,
+                reader.subscribe("/a", start="earliest", on_gap=told.append) as messages,
+            ):
+                while len(got) + len(missing) < len(everything):
+                    with trio.move_on_after(1.0):
+                        got.append((await anext(messages)).msg_no)
+                    missing = [no for gap in told for no in range(gap.first, gap.last + 1)]
+            assert sorted(missing) == sorted(lost)
+            assert sorted(no or 0 for no in got) == sorted(everything - lost)
+            where = {f"{path.rpartition('/')[2]} at byte {r.offset}" for path, r in damaged}
+            assert {gap.reason.partition(":")[0] for gap in told} <= where
+            assert machine.disk.faults[DiskFault.READ_EIO] == 1, "it hesitated"
+
+    machine.run(main)
+
+
 async def test_a_file_that_was_cut_is_a_gap(tmp_path: Path) -> None:
     async with real_bus(tmp_path, segment_bytes_max=400_000) as bus, bus.client(1) as client:
         await publish(client, "/a", *[[bytes(20_000)]] * 60)
@@ -133,7 +183,12 @@ async def test_a_file_that_was_cut_is_a_gap(tmp_path: Path) -> None:
         await client.subscribe("/a", "earliest")
         journal = await taken(client, 60)
         (gap,) = journal.gaps
-        assert gap.first_no > 10, "what is before the cut, up to the point before it, is there"
+        assert gap.first_no > 10, "what is before the cut is there"
+        record_bytes = (Path(second).stat().st_size - RECORDS_AT) // 19
+        cut_at = RECORDS_AT + record_bytes * (gap.first_no - 1)
+        assert cut_at <= 300_000 < cut_at + record_bytes, "what is before the cut is there"
+        name = first.rpartition("/")[2]
+        assert gap.reason.startswith(f"{name} at byte {cut_at}: "), "the record that it was cut in"
         assert gap.last_no == int(second[-24:-4]) - 1
         assert "of which" in gap.reason, "it was looked at before it was told"
         assert (await client.barrier()) == []

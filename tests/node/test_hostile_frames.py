@@ -7,9 +7,11 @@ from random import Random
 
 import pytest
 
+from busnode.wire.errors import BadBatch
 from busnode.wire.frames import FrameType
 from busnode.wire.ids import BrokerId
 from busnode.wire.reader import FrameReader
+from busnode.wire.runs import DELIVERED_KINDS
 
 from ..wire.samples import fed
 from .fuzzer import fuzz
@@ -33,6 +35,14 @@ def test_well_formed_frames_are_of_all_kinds_and_can_be_read(door: str) -> None:
             assert fed(FrameReader(), frame), "nothing is left to wait for"
     data = FrameType.CHUNK if door == "peers" else FrameType.BATCH
     assert set(found) == {*KINDS[door], data}
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_a_batch_without_a_body_is_refused_for_what_it_is(door: str) -> None:
+    frame = Hostile(Random(1), door, NODES).bodiless()
+    reader = FrameReader() if door == "clients" else FrameReader(DELIVERED_KINDS)
+    with pytest.raises(BadBatch, match="and a body"):
+        fed(reader, frame)
 
 
 def test_one_seed_makes_the_same_frames_again() -> None:

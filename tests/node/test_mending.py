@@ -138,6 +138,22 @@ def test_what_is_damaged_in_every_copy_is_a_gap_that_names_it(seed: int) -> None
         await cluster.until(lambda: damage(cluster["a"]) == [(11, 11)], "the other one mended")
 
 
+def test_a_hole_is_no_gap_while_the_link_to_who_has_it_is_made_anew() -> None:
+    @on_cluster(1, "a", "b", "c")
+    async def _(cluster: SimulatedCluster) -> None:
+        log_id = await filled(cluster, 20)
+        mirror = mirror_of(cluster, "a").name
+        flip(cluster["a"], log_id, 7)
+        async with staying(cluster, "a", "reader") as consumer:
+            cluster.network.partition("a", mirror)
+            await cluster.until(lambda: mirror not in cluster["a"].linked, "a link that is lost")
+            async with consumer.subscribe("/t", start="earliest", on_gap="raise") as messages:
+                assert numbers(await take(messages, 6)) == list(range(6))
+                await trio.sleep(1.0)
+                cluster.network.heal("a", mirror)
+                assert numbers(await take(messages, 14)) == list(range(6, 20))
+
+
 def test_a_hole_that_nobody_had_is_filled_when_somebody_comes_who_has_it() -> None:
     @on_cluster(0, "a", "b")
     async def _(cluster: SimulatedCluster) -> None:

@@ -314,6 +314,11 @@ def test_a_mirror_that_a_hole_keeps_from_what_acks_wait_for_is_none_any_more() -
             cursor = stream._cursors[LogId(node.broker_id, Topic("/t"))]
             stream._mended(cursor, Hole(MsgNo(4), MsgNo(5), "", 0, 0, "unreadable"), readable=False)
             assert stream.is_broken
+            sent_bytes = stream.sent_bytes
+            await bus.publish("/t", b"", persistent=True)
+            assert stream.sent_bytes == sent_bytes, (
+                "with what lies behind it the hole were mirrored"
+            )
             await cluster.until(lambda: stream not in node.mirroring.streams.values(), "it is gone")
 
 

@@ -7,10 +7,13 @@ import trio
 
 import busnode
 from busnode.client import Bus, Gap, MemoryCursorStore, Message, Subscription
+from busnode.node.subscriptions import LOOK_EVERY_S
+from busnode.node.unknown_cursors import RETURN_S
 from busnode.replication.mirror_progress import SILENT_S
 from busnode.segments.log import FileLog
 from busnode.segments.retention import RetentionRules
 from busnode.testing.sim import DiskFault, SimDisk
+from busnode.testing.sim.faults import DiskFaults
 from busnode.wire.control import Ack, Ping, encode_control
 from busnode.wire.frames import Flags
 from busnode.wire.ids import BrokerId, LogId, MsgNo, Pattern, Topic
@@ -192,6 +195,33 @@ def test_what_one_holder_has_dropped_comes_from_another_and_is_no_gap() -> None:
                 consumer.subscribe("/t", start=busnode.Position(), on_gap="raise") as messages,
             ):
                 assert numbers(await take(messages, 200)) == list(range(200))
+
+
+def test_who_was_shown_by_a_mirror_what_the_origin_has_not_synced_lacks_nothing() -> None:
+    @on_cluster(1, "a", "b")
+    async def _(cluster: SimulatedCluster) -> None:
+        await mirrored(cluster, "a", "b")
+        gaps: list[Gap] = []
+        async with (
+            cluster.client("a", name="publisher") as publisher,
+            cluster.client("b", "a", name="reader") as consumer,
+            consumer.subscribe("/t", start="earliest", on_gap=gaps.append) as messages,
+        ):
+            await publish(publisher, "/t", range(3))
+            assert numbers(await take(messages, 3)) == list(range(3))
+            cluster["a"].disk.odds = DiskFaults(sync_slow=1.0, sync_slow_s_max=8.0)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(publish, publisher, "/t", range(3, 4))
+                assert numbers(await take(messages, 1)) == [3]
+                log = cluster["a"].node.store.get(LogId(cluster["a"].node.broker_id, Topic("/t")))
+                assert log is not None
+                assert log.committed_no == 3, "it was shown by its mirror"
+                await cluster["b"].kill()
+                cluster["a"].disk.odds = DiskFaults()
+            await publish(publisher, "/t", range(4, 6))
+            assert numbers(await take(messages, 2)) == [4, 5]
+            await trio.sleep(RETURN_S + 2 * LOOK_EVERY_S)
+            assert gaps == []
 
 
 @pytest.mark.parametrize("home", ["b", "c"])

@@ -102,6 +102,10 @@ class Nodes:
 
     # As a Fetcher
 
+    def reach(self, log_id: LogId) -> int | None:
+        ends = [copy.told[log_id] for copy in self.copies if copy.up and log_id in copy.told]
+        return max(ends, default=None)
+
     def fetch(
         self,
         reading: RemoteReading,

@@ -5,6 +5,8 @@ import trio
 
 import busnode
 from busnode.client import Message
+from busnode.node.subscriptions import LOOK_EVERY_S
+from busnode.node.unknown_cursors import RETURN_S
 from busnode.testing.sim import DiskFault, SimDisk
 from busnode.wire.ids import BrokerId, LogId, MsgNo, Topic
 
@@ -122,6 +124,23 @@ def test_what_a_node_wrote_before_its_disk_failed_is_repaired_while_it_lives_on(
         await cluster.until(lambda: len(holders(cluster, first, 40)) == 2, "a second copy")
 
 
+def test_what_was_committed_of_a_log_whose_sync_failed_is_repaired() -> None:
+    """It takes no more, and what was acked of it before is on one disk alone."""
+
+    @on_cluster(1, "a", "b")
+    async def _(cluster: SimulatedCluster) -> None:
+        await mirrored(cluster, "a", "b")
+        first = cluster["a"].node.broker_id
+        await cluster["b"].kill()
+        async with cluster.client("a", name="publisher") as publisher:
+            assert "local" in await publish(publisher, "/t", range(40))
+            cluster["a"].disk.arm(DiskFault.SYNC_EIO, lambda path: path.endswith(".seg"))
+            await publish(publisher, "/t", range(40, 41))
+        assert cluster["a"].node.broker_id != first
+        await cluster["b"].start()
+        await cluster.until(lambda: holders(cluster, first, 40) == {"a", "b"}, "a second copy")
+
+
 def lose_logs(node: SimulatedNode, origin: BrokerId) -> None:
     """Its disk loses the logs of an incarnation, and knows no less that it has written them."""
     bucket = f"/data/logs/{origin.hex()}"
@@ -172,7 +191,7 @@ def test_a_cursor_beyond_all_copies_is_a_gap_while_the_logs_origin_is_there() ->
                 cluster.client(home, name=f"consumer at {home}") as consumer,
                 consumer.subscribe("/t", start=beyond, on_gap=heard.append) as messages,
             ):
-                with trio.move_on_after(2):
+                with trio.move_on_after(RETURN_S + 2 * LOOK_EVERY_S):
                     await anext(messages)
             return [(gap.first, gap.last) for gap in heard]
 
@@ -279,6 +298,31 @@ def test_a_log_that_is_copied_again_and_again_expires_when_it_would_have_at_its_
         assert trio.current_time() - began < 500
         await trio.sleep(700 - (trio.current_time() - began))
         assert not has(cluster, origin)
+
+
+def test_what_two_copies_have_in_parts_and_the_origin_no_more_comes_to_a_consumer_of_one() -> None:
+    """The first mirror has the beginning, the second one has all, and at the origin it expired."""
+
+    @on_cluster(1, "b", retain_s=5.0)
+    async def _(cluster: SimulatedCluster) -> None:
+        await cluster.add("a")
+        await mirrored(cluster, "b")
+        async with cluster.client("b", name="publisher") as publisher:
+            assert await publish(publisher, "/t", range(40)) == {"mirrored"}
+            await cluster["a"].kill()
+            await cluster.add("c")
+            await mirrored(cluster, "b")
+            await publish(publisher, "/t", range(40, 58))
+        log = cluster["b"].node.store.get(LogId(cluster["b"].node.broker_id, Topic("/t")))
+        assert log is not None
+        await cluster.until(lambda: log.first_no == 59, "it has expired")
+        await cluster["a"].start()
+        await cluster.meshed()
+        async with (
+            cluster.client("a", name="consumer") as consumer,
+            consumer.subscribe("/t", start=busnode.Position(), on_gap="raise") as messages,
+        ):
+            assert numbers(await take(messages, 58)) == list(range(58))
 
 
 def test_what_has_expired_is_not_copied_again_and_again() -> None:

@@ -52,6 +52,7 @@ async def test_an_idle_node_tells_who_it_is(tmp_path: Path) -> None:
             "requests_under_way": 0,
             "providers": 0,
             "durable_names": 0,
+            "tasks": {"workers": 0, "queues_count": 0, "queues": [], "other_queues": None},
             "clients_count": 0,
             "clients": [],
             "logs_count": 0,

@@ -157,6 +157,23 @@ def test_nobody_settles_what_is_not_theirs() -> None:
     on_a_node(main)
 
 
+def test_workers_of_one_node_share_what_there_is() -> None:
+    async def main(bus: Bus, client: RawClient) -> None:
+        workers = [Worker(client, poll) for poll in range(1, 5)]
+        for worker in workers:
+            await worker.want(100)
+        await client.barrier()
+        await enqueue(client, *numbered(range(100)))
+        await bus.committed()
+        got = dict.fromkeys(range(1, 5), 0)
+        while sum(got.values()) < 100:
+            tasks = await client.expect(Tasks)
+            got[tasks.poll] += len(tasks.numbers)
+        assert min(got.values()) >= 10, got
+
+    on_a_node(main)
+
+
 def test_what_comes_back_while_a_task_is_read_from_the_disk_is_given_out_too() -> None:
     async def main(bus: Bus, client: RawClient) -> None:
         worker, other = Worker(client, 1), Worker(client, 2)
@@ -256,5 +273,25 @@ def test_a_poll_that_makes_no_sense_is_refused_and_the_session_goes_on(
         error = await client.expect(Error)
         assert (error.code, error.refused, error.about) == ("BAD_TASK", message.TYPE, 1)
         await client.barrier()
+
+    on_a_node(main)
+
+
+def test_tasks_that_do_not_fit_into_memory_together_are_read_and_given_out_together() -> None:
+    """Each batch is read from the disk and pushes another out of memory before all are there."""
+
+    async def main(bus: Bus, client: RawClient) -> None:
+        worker = Worker(client)
+        for batch in range(7):
+            await enqueue(client, *(b"%d" % (10 * batch + n) + bytes(100_000) for n in range(9)))
+        for _ in range(2):
+            await worker.want(63)
+            count = 0
+            while count < 63:
+                tasks = await worker.take()
+                count += len(tasks.numbers)
+                await worker.settle(tasks.owner, "release", tasks.numbers, tasks.fences)
+        statistics = bus.node.task_queues.owned[QUEUE].machine.statistics()
+        assert (statistics.dead, statistics.ready) == (0, 63)
 
     on_a_node(main)

@@ -35,8 +35,8 @@ class Task:
     due_us: int = 0
     dead_us: int | None = None
     held: Held | None = None
-    version: int = 0
-    """Counts what has happened to it."""
+    failures: int = 0
+    """Counts them from the beginning."""
 
     @property
     def attempts_max(self) -> int:
@@ -112,7 +112,7 @@ class Model:
 
         def apply() -> None:
             assert attempts >= task.attempts, "attempts are never reset"
-            task.version += 1
+            task.failures += 1
             task.attempts = attempts
             task.history = (*task.history, Attempt(attempts, at_us, worker, error))
             task.due_us = max(0, due_us)
@@ -123,7 +123,6 @@ class Model:
 
     def requeue(self, task: Task, now_us: int) -> Callable[[], None]:
         def apply() -> None:
-            task.version += 1
             task.attempts, task.due_us, task.dead_us = 0, 0, None
             self.put(task, now_us)
 

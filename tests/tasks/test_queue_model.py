@@ -6,6 +6,7 @@ fences only grow. After each step both sides say the same of every task.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from typing import Any
 
 import msgpack
@@ -14,7 +15,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from busnode.tasks import fences, leases, queue, snapshot
+from busnode.tasks import failures, fences, leases, queue, snapshot
 from busnode.tasks.events import (
     LEASE_EXPIRED,
     NOT_DEAD,
@@ -43,6 +44,7 @@ from busnode.tasks.journal import (
     FencesReserved,
     Finished,
     JournalRecord,
+    LetGo,
     Requeued,
     TakenOver,
     decode_record,
@@ -94,7 +96,7 @@ class Copy:
     """A task that was read in order to be carried."""
 
     task: Task
-    version: int
+    failures: int
     options: TaskOptions
 
 
@@ -105,7 +107,7 @@ class QueueAndModel(RuleBasedStateMachine):
         for module, name, value in [
             (fences, "BLOCK", 8),
             (leases, "SPARE_MAX", 2),
-            (queue, "ROWS_MAX", 3),
+            (failures, "ROWS_MAX", 3),
             (queue, "RUNS_MAX", 2),
             (snapshot, "ROWS_MAX", 2),
             (snapshot, "RUNS_MAX", 2),
@@ -254,8 +256,8 @@ class QueueAndModel(RuleBasedStateMachine):
             ["complete", "complete", "fail", "fail", "reject", "release", "extend"]
         ),
         picks=st.lists(st.integers(0, 30), min_size=1, max_size=5),
-        forged=st.sampled_from([0] * 9 + [1]),
-        swapped=st.sampled_from([False] * 9 + [True]),
+        forged=st.sampled_from([0] * 5 + [1]),
+        swapped=st.sampled_from([False] * 5 + [True]),
         random=st.floats(0, 1),
     )
     def settle(
@@ -359,7 +361,7 @@ class QueueAndModel(RuleBasedStateMachine):
         self.tell(Ticked(self.at_s, self.now_us, 0.5), expect)
 
     @precondition(lambda self: self.unwritten)
-    @rule(count=st.integers(1, 12))
+    @rule(count=st.sampled_from([1, 1, 2, 3, 12]))
     def commit(self, count: int) -> None:
         written, self.unwritten = self.unwritten[:count], self.unwritten[count:]
         self.disk.journal += [(seq, encoded) for seq, encoded, _ in written]
@@ -370,7 +372,7 @@ class QueueAndModel(RuleBasedStateMachine):
                 if isinstance(record, FencesReserved):
                     self.model.ceiling = max(self.model.ceiling, record.ceiling)
             self.model.commit(written[-1][0])
-            died = {n for n, task in alive.items() if task.state == "dead" and task.version > 0}
+            died = {n for n, task in alive.items() if task.state == "dead" and task.failures > 0}
             told = [action for action in actions if isinstance(action, Report)]
             assert died >= {n for each in told if each.kind == "failed" for n in each.numbers}
             for each in told:
@@ -473,7 +475,7 @@ class QueueAndModel(RuleBasedStateMachine):
             check_carried(carried, task)
             if requeue and carried.dead_us is not None:
                 carried = replace(carried, attempts=0, due_us=0, dead_us=None)
-            self.copies.append(Copy(task, task.version, with_carried(written, carried)))
+            self.copies.append(Copy(task, task.failures, with_carried(written, carried)))
         idle = [task.number for task in self.model.in_state(*IDLE) if task.number < before_no]
         assert seen == sorted(idle)
 
@@ -488,11 +490,9 @@ class QueueAndModel(RuleBasedStateMachine):
             for number, copy in enumerate(copies, first_no):
                 task, old = copy.task, copy.options.carried
                 assert old is not None
-                if (
-                    task.state in IDLE
-                    and task.number == old.number
-                    and task.version == copy.version
-                ):
+                same = task.number == old.number and task.failures == copy.failures
+                revived = old.dead_us is not None and task.dead_us is None
+                if task.state in IDLE and same and not revived:
                     requeued = task.dead_us is not None and old.dead_us is None
                     change = self.model.requeue(task, self.now_us) if requeued else None
                     seq = seqs.pop(old.number)
@@ -656,13 +656,9 @@ class QueueAndModel(RuleBasedStateMachine):
         if self.queue.extent != len(self.disk.tasks):
             self.crash(99)
         while self.away:
-            origin = self.away[0][1].carried
-            count = 0
-            for _, each in self.away:
-                count += each.carried is not None and each.carried.origin == origin.origin  # type: ignore[union-attr]
-                if each.carried is None or each.carried.origin != origin.origin:  # type: ignore[union-attr]
-                    break
-            self.take_over(count)
+            origins = [each.carried.origin for _, each in self.away if each.carried is not None]
+            _, same = next(groupby(origins))
+            self.take_over(len(list(same)))
         for _ in range(200):
             self.commit_all()
             if all(task.state in ("done", "dead") for task in self.everything.values()):
@@ -685,7 +681,7 @@ def is_finishing(model: Model, task: Task) -> bool:
 
 def numbers_of(record: JournalRecord) -> list[int]:
     match record:
-        case Finished(_, runs) | Requeued(runs) | TakenOver(_, runs, _):
+        case Finished(_, runs) | Requeued(runs) | TakenOver(_, runs, _) | LetGo(_, runs, _):
             return [number for first, last in runs for number in range(first, last + 1)]
         case Failed(numbers):
             return list(numbers)
@@ -714,6 +710,6 @@ def check_carried(carried: Carried, task: Task) -> None:
 
 
 QueueAndModel.TestCase.settings = settings(
-    max_examples=100, stateful_step_count=40, deadline=None, report_multiple_bugs=False
+    max_examples=200, stateful_step_count=50, deadline=None, report_multiple_bugs=False
 )
 TestQueueAndModel = QueueAndModel.TestCase

@@ -14,7 +14,14 @@ from hypothesis import strategies as st
 
 from busnode.wire import batches as batches_module
 from busnode.wire import limits
-from busnode.wire.batches import BODY_BYTES_MAX, Columns, decode_columns, encode_columns
+from busnode.wire.batches import (
+    BODY_BYTES_MAX,
+    Columns,
+    decode_beside_payloads,
+    decode_columns,
+    decode_payloads,
+    encode_columns,
+)
 from busnode.wire.errors import BadBatch, BatchTooLarge
 from busnode.wire.frames import HEADER_BYTES
 from busnode.wire.topics import TOPIC_BYTES_MAX
@@ -379,3 +386,50 @@ def test_an_error_repeats_little_of_what_was_sent() -> None:
     body = packed(None, None, None, ["x" * 1_000_000])
     assert len(str(refused(body, 1))) < 400
     assert len(str(refused(packed(None, None, None, [b"x" * 1_000_000]) + b"\xc0", 1))) < 400
+
+
+# Some columns alone -------------------------------------------------------------------------------
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.binary(max_size=9),
+            st.integers(-9, 9),
+            st.none() | st.text(max_size=3),
+            st.none() | st.dictionaries(st.text(max_size=2), st.text(max_size=2), max_size=2),
+        ),
+        min_size=1,
+        max_size=20,
+    ),
+    st.tuples(*[st.booleans()] * 6),
+)
+def test_columns_beside_payloads_are_those_of_the_whole(
+    rows: list[tuple[bytes, int, str | None, dict[str, str] | None]], choices: tuple[bool, ...]
+) -> None:
+    payloads, deltas, ids, headers = map(list, zip(*rows, strict=True))
+    has_utc, has_ids, has_headers, utc, wants_ids, wants_headers = choices
+    made = Columns(
+        payloads,
+        deltas if has_utc else None,
+        ids if has_ids else None,
+        headers if has_headers else None,
+    )
+    body = encode_columns(made)
+    whole = decode_columns(body, len(rows))
+    found = decode_beside_payloads(body, len(rows), utc=utc, ids=wants_ids, headers=wants_headers)
+    assert found.utc_deltas_us == (whole.utc_deltas_us if utc else None)
+    assert found.ids == (whole.ids if wants_ids else None)
+    assert found.headers == (whole.headers if wants_headers else None)
+    assert decode_payloads(body, found.payloads_at, len(rows)) == whole.payloads
+
+
+@given(st.binary(max_size=40), st.integers(1, 5))
+def test_bytes_that_are_no_body_are_refused_by_either(data: bytes, count: int) -> None:
+    try:
+        whole = decode_columns(b"\x94" + data, count)
+    except BadBatch:
+        return
+    found = decode_beside_payloads(b"\x94" + data, count, utc=True, ids=True, headers=True)
+    assert found[:3] == (whole.utc_deltas_us, whole.ids, whole.headers)
+    assert decode_payloads(b"\x94" + data, found.payloads_at, count) == whole.payloads

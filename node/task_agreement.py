@@ -1,0 +1,122 @@
+"""Nodes agree about the tasks of an incarnation that several of them know of.
+
+Who holds a copy of its logs tells whoever goes on with its tasks which of them are finished, and is
+told in return which of them that one has, or knows to be finished. What it has itself beside that
+one it lets go of then, and not before: so a task is never dropped on the word of a node that may
+have had no copy of it, or may never have got to it. And with what that one does not have, the first
+of the holders goes on itself.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from busnode.tasks.ranges import Numbers
+from busnode.wire.control import Control, TaskFinished
+from busnode.wire.ids import BrokerId
+from busnode.wire.limits import CONTROL_ELEMENTS_MAX
+
+NUMBERS_MAX: Final = 1 << 32
+"""Numbers in one range that another node tells of."""
+
+ASK_S: Final = 1.0
+ASK_S_MAX: Final = 60.0
+"""How often somebody is asked for whose sake we let go of something: at first, and later on."""
+
+
+class Link(Protocol):
+    """A link to another node."""
+
+    def tell(self, message: Control) -> None: ...
+
+
+@dataclass(slots=True)
+class _Asking:
+    """Tasks that are to be let go of when another has them."""
+
+    due_s: float
+    pause_s: float = ASK_S
+
+
+class Agreement:
+    """What was said of whose tasks, as one incarnation knows it."""
+
+    def __init__(self) -> None:
+        self._finished: dict[BrokerId, dict[str, Numbers]] = {}
+        self._compared: dict[BrokerId, Link] = {}
+        """With whom an origin was compared."""
+        self._leaving: dict[BrokerId, _Asking] = {}
+
+    def lets_go(self, origin: BrokerId, now_s: float) -> None:
+        """What we had taken over is another's."""
+        self._leaving[origin] = _Asking(now_s)
+
+    def keeps(self, origin: BrokerId) -> bool:
+        """All of it is ours, or nothing of it is here any more; whether that is news."""
+        return self._leaving.pop(origin, None) is not None
+
+    def is_leaving(self, origin: BrokerId) -> bool:
+        return origin in self._leaving
+
+    def due(
+        self,
+        held: Iterable[BrokerId],
+        owner_link: Callable[[BrokerId], Link | None],
+        now_s: float,
+    ) -> list[BrokerId]:
+        """Of which origins somebody is to be told now; `held` are those whose logs are here."""
+        found: list[BrokerId] = []
+        for origin in {**dict.fromkeys(held), **self._leaving}:
+            link = owner_link(origin)
+            asking = self._leaving.get(origin)
+            is_due = asking is not None and asking.due_s <= now_s
+            if link is None or (self._compared.get(origin) is link and not is_due):
+                continue
+            self._compared[origin] = link
+            if asking is not None:
+                asking.due_s = now_s + asking.pause_s
+                asking.pause_s = min(2 * asking.pause_s, ASK_S_MAX)
+            found.append(origin)
+        return found
+
+    def note(self, origin: BrokerId, finished: Mapping[str, Numbers]) -> None:
+        """Tasks that nobody has to care for here."""
+        known = self._finished.setdefault(origin, {})
+        for queue, numbers in finished.items():
+            already = known.setdefault(queue, Numbers())
+            for first, last in numbers.runs():
+                already.add_run(first, last)
+
+    def finished(self, origin: BrokerId, queue: str) -> Numbers:
+        return self._finished.get(origin, {}).get(queue, Numbers())
+
+
+def tell(link: Link, origin: BrokerId, queue: str, numbers: Numbers) -> None:
+    """In one frame, or in several; also that there are none."""
+    runs = list(numbers.runs())
+    for at in range(0, max(1, len(runs)), CONTROL_ELEMENTS_MAX):
+        link.tell(TaskFinished(origin, queue, runs[at : at + CONTROL_ELEMENTS_MAX]))
+
+
+def numbers_of(message: TaskFinished) -> tuple[Numbers, bool]:
+    """What it tells, and whether there may be no other frame that tells the rest."""
+    numbers = Numbers()
+    for first, last in message.ranges:
+        if 0 < first <= last < first + NUMBERS_MAX:
+            numbers.add_run(first, last)
+    return numbers, len(message.ranges) < CONTROL_ELEMENTS_MAX
+
+
+def merged(*several: Numbers) -> Numbers:
+    found = Numbers()
+    for numbers in several:
+        for first, last in numbers.runs():
+            found.add_run(first, last)
+    return found
+
+
+def without(numbers: Numbers, others: Numbers) -> Numbers:
+    found = merged(numbers)
+    for first, last in others.runs():
+        found.discard_run(first, last)
+    return found
