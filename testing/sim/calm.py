@@ -1,18 +1,30 @@
 """When all is settled everything works as in fair weather, and exactly so."""
 
-from typing import Final
+from typing import Any, Final
 
 import trio
 
-from busnode.testing.sim.history import Acked, Delivered, NotAcked, Sent, Unsettled
+from busnode.client import Subscription
+from busnode.testing.sim.history import (
+    Acked,
+    Delivered,
+    HandedOver,
+    NotAcked,
+    Position,
+    Sent,
+    Unsettled,
+)
 from busnode.testing.sim.stage import Stage
 from busnode.testing.sim.workload.clients import Clients
+from busnode.wire.ids import LogId
 
 CALM_S: Final = 10.0
 QUEUED: Final = 12
 LIVE: Final = 4
 MIRRORED: Final = 3
 ASKED: Final = 3
+TAKEN: Final = 20
+TAKING_S: Final = 2.0
 
 
 async def try_everything(stage: Stage, clients: Clients) -> None:
@@ -37,6 +49,34 @@ async def try_everything(stage: Stage, clients: Clients) -> None:
         missing.append(f"{ASKED - answered} of {ASKED} requests had no answer")
     for what in missing:
         stage.history.add(Unsettled(stage.now, f"in fair weather: {what}"))
+
+
+async def hand_over(stage: Stage) -> None:
+    """The home of a durable subscription dies, and another one goes on from its position."""
+    first, second = stage.names[:2]
+    options: dict[str, Any] = {"start": "earliest", "durable": "handed over"}
+    async with (
+        stage.cluster.client(first, name="before") as bus,
+        bus.subscribe("/*", **options) as messages,
+    ):
+        with trio.move_on_after(TAKING_S):
+            for _ in range(TAKEN):
+                await anext(messages)
+        messages.done()
+        saved = _position(messages)
+    await trio.sleep(TAKING_S)  # it is not told when it is kept
+    stage.down(stage.cluster[first], "killed")
+    await stage.cluster[first].kill()
+    async with (
+        stage.cluster.client(second, name="after") as bus,
+        bus.subscribe("/*", **options) as messages,
+    ):
+        stage.history.add(HandedOver(stage.now, saved, _position(messages)))
+
+
+def _position(messages: Subscription) -> Position:
+    cursors = sorted(messages.position.items())
+    return tuple((LogId(*log), int(msg_no)) for log, msg_no in cursors)
 
 
 def _lacking(stage: Stage, clients: Clients, began: int) -> list[str]:

@@ -2,11 +2,9 @@
 
 from collections import Counter
 from dataclasses import dataclass, field
-from functools import partial
 
 from busnode.testing.sim.history import Acked, Delivered
 from busnode.testing.sim.run import Outcome, run_seed
-from busnode.testing.sim.schedule import ALL, Profile
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +38,9 @@ def report(outcome: Outcome) -> Report:
     )
 
 
-def run_reported(seed: int, profile: Profile = ALL) -> Report:
-    return report(run_seed(seed, profile))
-
-
-def reporting(profile: Profile) -> "partial[Report]":
-    """The same as a function of a seed alone, which another process can be given."""
-    return partial(run_reported, profile=profile)
+def run_reported(seed: int) -> Report:
+    """An ordinary run of a seed: a function that another process can be given."""
+    return report(run_seed(seed))
 
 
 @dataclass(slots=True)

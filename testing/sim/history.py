@@ -117,6 +117,9 @@ class Began(Event):
     session: int
     start: str
     position: Position
+    is_fresh: bool
+    """Whether it may have had no position before: who begins with the earliest is not told of what
+    has expired."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +142,8 @@ class GapTold(Event):
     first: int
     last: int
     reason: str
-    reachable: tuple[str, ...]
-    """Nodes that were up and had all of it when it was told."""
+    held: tuple[int, ...]
+    """Of its numbers those that a node within reach had, and that had not expired."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +188,33 @@ class Gone(Event):
     last: int
     reason: str
     """Why that is all right; empty when it is not."""
+    is_kept: bool
+    """Whether the disk still has it, in another file; else it has expired."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lost(Event):
+    """A fault took messages from all disks that had them: nobody can serve them any more."""
+
+    log_id: LogId
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class HandedOver(Event):
+    """A durable position was saved at one home, which died, and found at another one."""
+
+    saved: Position
+    found: Position
+
+
+@dataclass(frozen=True, slots=True)
+class Untold(Event):
+    """A cursor in a log of which nothing is left, and no gap was told."""
+
+    home: str
+    log_id: LogId
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from busnode.node.node import RunningNode
 from busnode.testing.sim.history import Measured
 from busnode.testing.sim.stage import Stage
 from busnode.testing.sim.workload.clients import Clients
+from busnode.testing.sim.workload.task_clients import TaskClients
 
 EVERY_S: Final = 1.0
 
@@ -28,10 +29,13 @@ WAITING_MAX: Final = 2_000
 SESSIONS_MAX: Final = 100
 """Clients and peers, each with connections that are gone and were not noticed yet."""
 
+TASK_ROWS_MAX: Final = 2_000
+"""In one queue: more tasks than a run has, also when some come twice."""
+
 TASKS_MAX: Final = 1_500
 
 
-async def measure(stage: Stage, clients: Clients) -> None:
+async def measure(stage: Stage, clients: Clients | TaskClients) -> None:
     while True:
         await trio.sleep(EVERY_S)
         stage.note_incarnations()
@@ -58,3 +62,8 @@ def _of_node(node: RunningNode) -> Iterator[tuple[str, int, int]]:
     yield "receipts that wait", node.receipts.waiting, WAITING_MAX
     uncommitted = sum(session.uncommitted_bytes for session in node.sessions.values())
     yield "uncommitted bytes", uncommitted, UNCOMMITTED_BYTES_MAX
+    for queue in node.task_queues.owned.values():
+        kept = queue.machine.statistics()
+        touched = kept.leased + kept.settling + kept.retrying + kept.dead
+        yield f"tasks with a row in {queue.name}", touched, TASK_ROWS_MAX
+    yield "polls of workers", node.task_home.workers, SESSIONS_MAX

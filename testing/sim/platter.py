@@ -19,6 +19,8 @@ from busnode.wire.ids import BrokerId, LogId, Topic
 LOGS: Final = "/data/logs"
 RECORDS_AT: Final = 512
 _HEADER: Final = struct.Struct("<IBBBB16sQQQIBBxxQQQ")
+_PLAIN: Final = (1, 1, 0, 0)
+"""Type and version of a batch; on a disk it has no transport flags."""
 _MARK_AT: Final = 8
 """Where in a record its brokerId stands, by which the next one is found behind damage."""
 
@@ -32,6 +34,12 @@ class Record(NamedTuple):
     offset: int
     length: int
     body_hash: int
+    utc_us: int
+    """By its producer's clock."""
+
+    @property
+    def numbers(self) -> range:
+        return range(self.first_no, self.last_no + 1)
 
 
 @dataclass(slots=True)
@@ -50,16 +58,30 @@ class Platter:
     def __init__(self, disk: SimDisk) -> None:
         self.disk = disk
         self._read: dict[File, _Read] = {}
+        self._topics: dict[File, str] = {}
 
     def holds(self, log_id: LogId, msg_no: int) -> bool:
         """Whether a message is safe here."""
-        for _, file in self._segments(log_id.broker_id):
+        for _, file in reversed(self._segments(log_id.broker_id)):  # mostly it is new
             for record in reversed(self.records(file, log_id.broker_id)):
                 if record.topic != log_id.topic:
                     break
                 if record.first_no <= msg_no <= record.last_no:
                     return True
         return False
+
+    def has_beyond(self, log_id: LogId, msg_no: int) -> bool:
+        """Whether a later message of the same log is safe here."""
+        return any(
+            record.topic == log_id.topic and record.last_no > msg_no
+            for _, file in self._segments(log_id.broker_id)
+            for record in self.records(file, log_id.broker_id)[-1:]
+        )
+
+    def begins_behind(self, log_id: LogId, msg_no: int) -> bool:
+        """Whether there is a log here, and all that is safe of it comes later."""
+        numbers = self.contents().get(log_id, {})
+        return bool(numbers) and min(numbers) > msg_no
 
     def brokers(self) -> list[BrokerId]:
         entries = self.disk.durable_entries(LOGS)
@@ -72,7 +94,7 @@ class Platter:
             for _, file in self._segments(broker_id):
                 for record in self.records(file, broker_id):
                     numbers = found.setdefault(LogId(broker_id, Topic(record.topic)), {})
-                    for number in range(record.first_no, record.last_no + 1):
+                    for number in record.numbers:
                         numbers[number] = record
         return found
 
@@ -97,6 +119,21 @@ class Platter:
             return None
         return BrokerId(bytes.fromhex(folder.rpartition("/")[2]))
 
+    @staticmethod
+    def first_no_of(path: str) -> int:
+        """The number with which a segment begins, by its name: `<log>-<first number>.seg`."""
+        return int(path.removesuffix(".seg").rpartition("-")[2])
+
+    def first_no_behind(self, path: str) -> int:
+        """The number with which the next segment of the same log begins; 0 when there is none."""
+        log, first_no = path.rpartition("-")[0], self.first_no_of(path)
+        behind = (
+            self.first_no_of(other)
+            for _, other, _ in self.segments()
+            if other.rpartition("-")[0] == log and self.first_no_of(other) > first_no
+        )
+        return min(behind, default=0)
+
     def files_of(self, broker_id: BrokerId) -> list[File]:
         return [file for _, file in self._segments(broker_id)]
 
@@ -108,6 +145,10 @@ class Platter:
             for name, inode in sorted(entries.items(), key=lambda each: each[0])
             if name.endswith(".seg") and not isinstance(inode, Directory)
         ]
+
+    def topic_of(self, file: File) -> str | None:
+        """The topic of the records that a file had when it was read last."""
+        return self._topics.get(file)
 
     def records(self, file: File, broker_id: BrokerId) -> list[Record]:
         """The good records of a segment file, as far as they are durable."""
@@ -122,6 +163,7 @@ class Platter:
                 record = read_record(data, read.at, broker_id)
                 if record is not None:
                     read.records.append(record)
+                    self._topics[file] = record.topic
                     read.at += record.length
                     continue
                 found = data.find(broker_id, read.at + _MARK_AT + 1)
@@ -137,11 +179,13 @@ def read_record(data: bytes, at: int, broker_id: BrokerId) -> Record | None:
     if len(data) - at < _HEADER.size:
         return None
     (
-        length, kind, _, transport, zero, broker, first_no, header_hash, body_hash, count, _,
-        topic_bytes, _, _, _,
+        length, kind, version, transport, zero, broker, first_no, header_hash, body_hash, count, _,
+        topic_bytes, utc_us, _, _,
     ) = _HEADER.unpack_from(data, at)  # fmt: skip
     end = at + length
-    if kind != 1 or transport or zero or broker != broker_id or end > len(data) or not count:
+    if (kind, version, transport, zero, broker) != (*_PLAIN, broker_id):
+        return None
+    if end > len(data) or not count:
         return None
     if xxh3_64_intdigest(data[at + 48 : end]) != body_hash:
         return None
@@ -150,7 +194,7 @@ def read_record(data: bytes, at: int, broker_id: BrokerId) -> Record | None:
     ):
         return None
     topic = data[at + 80 : at + 80 + topic_bytes].decode()
-    return Record(topic, first_no, first_no + count - 1, at, length, body_hash)
+    return Record(topic, first_no, first_no + count - 1, at, length, body_hash, utc_us)
 
 
 def payloads_of(file: File, record: Record) -> list[bytes]:

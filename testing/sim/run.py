@@ -10,7 +10,7 @@ from typing import Any, Final
 import trio
 
 from busnode.testing.sim.audit import audit, bodies_on_disks
-from busnode.testing.sim.calm import try_everything
+from busnode.testing.sim.calm import hand_over, try_everything
 from busnode.testing.sim.checkers import Story, Violation, judge
 from busnode.testing.sim.cluster import SimulatedCluster
 from busnode.testing.sim.entropy import SimEntropy
@@ -27,11 +27,13 @@ from busnode.testing.sim.history import (
 )
 from busnode.testing.sim.innermost import innermost
 from busnode.testing.sim.measuring import measure
-from busnode.testing.sim.schedule import ALL, Entry, Profile, draw_schedule
+from busnode.testing.sim.schedule import Entry, Profile, draw_schedule, profile_of
 from busnode.testing.sim.simulation import simulate
 from busnode.testing.sim.stage import Stage
+from busnode.testing.sim.task_calm import try_tasks
 from busnode.testing.sim.trouble import KINDS, strike
 from busnode.testing.sim.workload.clients import Clients
+from busnode.testing.sim.workload.task_clients import TaskClients
 
 SETTLE_S: Final = 30.0
 """How long after the last heal everything must be well again."""
@@ -47,6 +49,7 @@ class Outcome:
     """What a run came to."""
 
     seed: int
+    profile: Profile
     schedule: list[Entry]
     history: History
     violations: list[Violation] = field(default_factory=list[Violation])
@@ -65,20 +68,23 @@ class Outcome:
 
 def run_seed(
     seed: int,
-    profile: Profile = ALL,
+    profile: Profile | None = None,
     *,
     only: list[Entry] | None = None,
     told: Callable[[str], None] | None = None,
 ) -> Outcome:
     """Run a seed and judge it. With `only`, those faults of its schedule happen and no others."""
+    profile = profile or profile_of(seed)
     entropy = SimEntropy(f"{seed}/run")
     count = profile.nodes or entropy.choose((2, 3, 3, 3, 4))
     names: list[str] = list(NODES[:count])
     settings = _settings(entropy, count)
+    if profile.about == "tasks":
+        settings["adopt_after_s"] = entropy.choose((1.0, 2.0, 5.0))
     drawn = draw_schedule(entropy.fork("schedule"), profile, list(KINDS), names)
     schedule = drawn if only is None else only
     history = History(told)
-    outcome = Outcome(seed, schedule, history, nodes=names)
+    outcome = Outcome(seed, profile, schedule, history, nodes=names)
     cluster = SimulatedCluster(seed)
     stage = Stage(seed, cluster, history, names)
     run = _Run(stage, schedule, profile, settings)
@@ -116,6 +122,8 @@ class _Run:
         self._schedule = schedule
         self._profile = profile
         self._settings = settings
+        entropy = SimEntropy(f"{stage.seed}/retention")
+        self._retain_s = {name: entropy.choose(profile.retain_s) for name in stage.names}
 
     async def whole(self) -> Story:
         stage = self._stage
@@ -125,24 +133,33 @@ class _Run:
             with trio.fail_after(RUN_S) as scope:
                 cluster.freezer.on_stuck = lambda: self._stuck(scope)
                 async with trio.open_nursery() as cluster.nursery:
-                    await stage.begin(self._settings)
+                    await stage.begin(self._settings, self._retain_s)
                     async with trio.open_nursery() as nursery:
-                        clients = Clients(stage)
+                        clients = self._clients()
                         await clients.begin(nursery)
                         nursery.start_soon(measure, stage, clients)
                         await self._trouble()
                         await self._heal()
                         await self._settle(clients)
                         stage.history.add(Calm(stage.now))
-                        await try_everything(stage, clients)
+                        if isinstance(clients, TaskClients):
+                            await try_tasks(stage, clients)
+                            story.tasks = clients.fates()
+                        else:
+                            await try_everything(stage, clients)
                         await audit(stage, story)
                         bodies_on_disks(stage, story)
+                        await hand_over(stage)
                         nursery.cancel_scope.cancel()
                     cluster.nursery.cancel_scope.cancel()
         finally:
             cluster.freezer.thaw_all()
             self.last_s = trio.current_time()
         return story
+
+    def _clients(self) -> Clients | TaskClients:
+        is_about_tasks = self._profile.about == "tasks"
+        return TaskClients(self._stage) if is_about_tasks else Clients(self._stage)
 
     def _stuck(self, scope: trio.CancelScope) -> None:
         stage = self._stage
@@ -172,16 +189,16 @@ class _Run:
         stage.cluster.network.heal_all()
         stage.history.add(Healed(stage.now))
 
-    async def _settle(self, clients: Clients) -> None:
+    async def _settle(self, clients: Clients | TaskClients) -> None:
         stage = self._stage
-        clients.is_over = True
+        clients.finish()
         with trio.move_on_after(SETTLE_S):
             while any(self._lacking(clients)):
                 await trio.sleep(0.25)
         for what in self._lacking(clients):
             stage.history.add(Unsettled(stage.now, what))
 
-    def _lacking(self, clients: Clients) -> Iterator[str]:
+    def _lacking(self, clients: Clients | TaskClients) -> Iterator[str]:
         """What is not yet as it should be in fair weather."""
         cluster = self._stage.cluster
         if not cluster.is_meshed:
@@ -195,6 +212,7 @@ class _Run:
             ):
                 yield f"{node.name} still waits for something to be committed"
         yield from clients.lacking()
+        yield from self._stage.lonely()
 
 
 @contextmanager

@@ -3,12 +3,10 @@
 from collections.abc import Callable
 
 from busnode.testing.sim.run import Outcome, run_seed
-from busnode.testing.sim.schedule import ALL, Entry, Profile
+from busnode.testing.sim.schedule import Entry
 
 
-def shrink(
-    failed: Outcome, profile: Profile = ALL, tried: Callable[[int], None] | None = None
-) -> Outcome:
+def shrink(failed: Outcome, tried: Callable[[int], None] | None = None) -> Outcome:
     """Drop faults, many at a time and then one by one, as long as the run fails in the same way.
 
     `tried` hears after each run how many faults are left.
@@ -20,7 +18,7 @@ def shrink(
         at = 0
         while at < len(best.schedule):
             fewer: list[Entry] = best.schedule[:at] + best.schedule[at + size :]
-            outcome = run_seed(failed.seed, profile, only=fewer)
+            outcome = run_seed(failed.seed, failed.profile, only=fewer)
             if any(violation.checker == wanted for violation in outcome.violations):
                 best = outcome
             else:

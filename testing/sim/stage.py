@@ -4,7 +4,7 @@ Faults act through it, and it knows what may be destroyed: nothing of which no o
 whole copy.
 """
 
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -14,11 +14,19 @@ from busnode.testing.sim.cluster import SimulatedCluster, SimulatedNode
 from busnode.testing.sim.directory import File
 from busnode.testing.sim.disk import SimDisk
 from busnode.testing.sim.entropy import SimEntropy
-from busnode.testing.sim.history import Gone, History, NodeCrashed, NodeDown, NodeUp
+from busnode.testing.sim.history import (
+    Acked,
+    Gone,
+    History,
+    Lost,
+    NodeCrashed,
+    NodeDown,
+    NodeUp,
+)
 from busnode.testing.sim.innermost import innermost
-from busnode.testing.sim.platter import Platter
+from busnode.testing.sim.platter import Platter, Record, payloads_of
 from busnode.wire.errors import BusnodeError
-from busnode.wire.ids import LogId, Topic
+from busnode.wire.ids import BrokerId, LogId, Topic
 
 START_AGAIN_S: Final = 1.0
 """When a node is started again that could not start."""
@@ -42,15 +50,29 @@ class Stage:
         self.platters: dict[str, Platter] = {}
         self.wrote: dict[bytes, str] = {}
         """Which node an incarnation belongs to."""
+        self.retain_s: dict[str, float] = {}
+        """How long each node keeps messages."""
+        self.expired: dict[tuple[LogId, int], None] = {}
+        """What retention has dropped somewhere, rightly."""
+        self.lost: dict[tuple[LogId, int], None] = {}
+        """What faults took from all disks."""
+        self.rotten: dict[tuple[LogId, int], None] = {}
+        """What was damaged on some disk."""
+        self._doubled: dict[tuple[LogId, int], None] = {}
+        """What is on two disks since the last heal."""
+        self.bodies: dict[tuple[LogId, int], bytes] = {}
+        """Of what has expired or was taken, as far as a disk had it."""
         self._busy: dict[str, None] = {}
         self._destroyed: dict[tuple[LogId, int], dict[str, None]] = {}
         cluster.on_crash = self._crashed
 
     # Nodes ----------------------------------------------------------------------------------------
 
-    async def begin(self, settings: dict[str, Any]) -> None:
+    async def begin(self, settings: dict[str, Any], retain_s: dict[str, float]) -> None:
+        self.retain_s = retain_s
         for name in self.names:
-            node = SimulatedNode(self.cluster, name, settings)
+            mine = {**settings, "retain_s": retain_s[name]}
+            node = SimulatedNode(self.cluster, name, mine)
             self.cluster.nodes[name] = node
             self.take_disk(node, node.disk)
             await self.start(node)
@@ -125,10 +147,40 @@ class Stage:
         taken = self._destroyed.get((log_id, msg_no), {})
         return tuple(dict.fromkeys((*self.holders(log_id, msg_no), *taken)))
 
+    def is_safe(self, log_id: LogId, msg_no: int) -> bool:
+        """Whether a message is on some disk for sure, or was until it expired or was taken."""
+        place = log_id, msg_no
+        return (
+            any(each.holds(log_id, msg_no) for each in self.platters.values())
+            or place in self.expired
+            or place in self._destroyed
+        )
+
     def destroys(self, name: str, log_id: LogId, numbers: Iterable[int]) -> None:
         """A fault is about to take messages from a disk."""
         for number in numbers:
             self._destroyed.setdefault((log_id, number), {})[name] = None
+
+    def takes(self, names: Iterable[str], log_id: LogId, numbers: range) -> None:
+        """A fault is about to take messages from these disks, which are all that have them."""
+        for name in names:
+            self.destroys(name, log_id, numbers)
+            for file in self.platters[name].files_of(log_id.broker_id):
+                for record in self.platters[name].records(file, log_id.broker_id):
+                    if record.topic == log_id.topic and numbers[0] in record.numbers:
+                        self._remember(log_id, record, file)
+        self.lost.update(((log_id, number), None) for number in numbers)
+        self.history.add(Lost(self.now, log_id, numbers[0], numbers[-1]))
+
+    def is_gone(self, log_id: LogId, msg_no: int) -> bool:
+        """Whether nobody can serve a message any more, and nobody is to blame for that."""
+        place = log_id, msg_no
+        known = place in self.lost or place in self.expired
+        return known and not self.holders(log_id, msg_no)
+
+    def is_missed(self, log_id: LogId, msg_no: int) -> bool:
+        """Whether somebody can know that there was such a number: there is a later one."""
+        return any(each.has_beyond(log_id, msg_no) for each in self.platters.values())
 
     def others(self, name: str) -> list[Platter]:
         """The disks of all other nodes that stay."""
@@ -143,6 +195,21 @@ class Stage:
                 if all(copy is None or copy.body_hash != record.body_hash for copy in copies):
                     return f"{log_id} {number} is on no other disk"
         return None
+
+    def lonely(self) -> Iterator[str]:
+        """Acked messages that are on one disk alone: they should have been mirrored, or copied
+        since. Not those of which a copy was damaged: nobody knows of it before it is read. Nor
+        those that could not be read when a copy was made, which begins behind them for good."""
+        for event in self.history.of(Acked):
+            place = event.log_id, event.msg_no
+            if place in self._doubled or place in self.rotten or place in self.expired:
+                continue
+            holders = self.holders(*place)
+            others = [each for name, each in self.platters.items() if name not in holders]
+            if len(holders) == 1 and not any(each.begins_behind(*place) for each in others):
+                yield f"{event.log_id} {event.msg_no} is on the disk of {holders[0]} alone"
+            else:
+                self._doubled[place] = None  # nothing takes a disk away any more
 
     def _gone(
         self, node: SimulatedNode, path: str, file: File, size_bytes: int, by: File | None
@@ -159,17 +226,51 @@ class Stage:
             (record.topic, number)
             for other in others
             for record in platter.records(other, broker_id)
-            for number in range(record.first_no, record.last_no + 1)
+            for number in record.numbers
         }
-        for record in platter.records(file, broker_id):
-            if record.offset >= size_bytes:
-                numbers = range(record.first_no, record.last_no + 1)
-                is_kept = all((record.topic, number) in kept for number in numbers)
-                reason = "it is in another file of this disk" if is_kept else ""
-                log_id = LogId(broker_id, Topic(record.topic))
-                self.history.add(
-                    Gone(self.now, node.name, path, log_id, numbers[0], numbers[-1], reason)
-                )
+        records = [each for each in platter.records(file, broker_id) if each.offset >= size_bytes]
+        first_no = platter.first_no_of(path)
+        for record in records:
+            numbers = record.numbers
+            is_kept = all((record.topic, number) in kept for number in numbers)
+            reason = "it is in another file of this disk" if is_kept else ""
+            log_id = LogId(broker_id, Topic(record.topic))
+            if not is_kept and self._is_old(node, record, broker_id):
+                reason = "it was too old"
+                # What is damaged beside it in the same file goes along.
+                is_last = record is records[-1]
+                next_no = platter.first_no_behind(path) if is_last else numbers[-1] + 1
+                numbers = range(first_no, max(next_no, numbers[-1] + 1))
+                self.expired.update(((log_id, number), None) for number in numbers)
+                self._remember(log_id, record, file)
+            first_no = numbers[-1] + 1
+            where = node.name, path, log_id
+            self.history.add(Gone(self.now, *where, numbers[0], numbers[-1], reason, is_kept))
+        if not records and not size_bytes and by is None:
+            self._damaged_gone(node, path, file, broker_id)
+
+    def _damaged_gone(
+        self, node: SimulatedNode, path: str, file: File, broker_id: BrokerId
+    ) -> None:
+        """A file goes in which all is damaged: what was there has expired with what is around."""
+        platter = self.platters[node.name]
+        topic, first_no = platter.topic_of(file), platter.first_no_of(path)
+        numbers = range(first_no, platter.first_no_behind(path))
+        if topic is not None and numbers:
+            log_id = LogId(broker_id, Topic(topic))
+            self.expired.update(((log_id, number), None) for number in numbers)
+            reason, where = "it was damaged and too old", (node.name, path, log_id)
+            self.history.add(Gone(self.now, *where, numbers[0], numbers[-1], reason, False))
+
+    def _remember(self, log_id: LogId, record: Record, file: File) -> None:
+        for number, payload in zip(record.numbers, payloads_of(file, record), strict=True):
+            self.bodies.setdefault((log_id, number), payload)
+
+    def _is_old(self, node: SimulatedNode, record: Record, broker_id: BrokerId) -> bool:
+        """Whether a record is older than its origin keeps messages. It was not stored before it was
+        published, so this is the least that its age must be."""
+        retain_s = self.retain_s.get(self.wrote.get(broker_id, ""), max(self.retain_s.values()))
+        return node.clock.utc_us() - record.utc_us > retain_s * 1e6
 
     # Chance and time ------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from busnode.testing.sim.run import run_seed
-from busnode.testing.sim.schedule import Profile
+from busnode.testing.sim.schedule import TASKS, Profile
 
 GENTLE = Profile("gentle", {"kill": 1, "power_loss": 1, "partition": 1, "pause": 1}, faults=8)
 
@@ -19,10 +19,18 @@ def test_nodes_that_die_pause_and_are_cut_apart_lose_nothing(seed: int) -> None:
     assert not outcome.violations, "\n".join(map(str, outcome.violations))
 
 
-def test_one_seed_gives_one_trace_in_all_processes() -> None:
+@pytest.mark.sim
+@pytest.mark.parametrize("seed", [4, 6, 7])
+def test_tasks_are_kept_by_nodes_that_take_them_over_again_and_again(seed: int) -> None:
+    outcome = run_seed(seed, TASKS)
+    assert not outcome.violations, "\n".join(map(str, outcome.violations))
+
+
+@pytest.mark.parametrize("seed", [3, 1])
+def test_one_seed_gives_one_trace_in_all_processes(seed: int) -> None:
     code = (
         "from busnode.testing.sim.run import run_seed;"
-        "o = run_seed(3); print(o.history.digest, len(o.history.events))"
+        f"o = run_seed({seed}); print(o.history.digest, len(o.history.events))"
     )
     processes = [
         subprocess.Popen(

@@ -9,7 +9,8 @@ from busnode.wire.ids import LogId
 def check(story: Story) -> Found:
     for log_id, number, where in story.conflicts:
         yield 0.0, f"{log_id} {number} is not the same on all disks: {where}", None
-    seen: dict[tuple[LogId, int], bytes] = {}
+    # First what is on disks: who has seen something comes after.
+    seen: dict[tuple[LogId, int], bytes] = dict(story.bodies)
     for event in story.history.events:
         if isinstance(event, Acked | Delivered) and event.log_id is not None:
             place = event.log_id, event.msg_no

@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from busnode.testing.sim.history import History
+from busnode.testing.sim.history import Acked, History
+from busnode.testing.sim.task_audit import Fates
 from busnode.wire.ids import LogId
 
 
@@ -20,7 +21,7 @@ class Violation:
         return f"{self.checker}: {self.text} (at {self.at:.3f} s)"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Story:
     """A run that is over."""
 
@@ -29,8 +30,10 @@ class Story:
     """All messages that were ever seen under a number: on a disk at the end, or by somebody."""
     conflicts: list[tuple[LogId, int, str]] = field(default_factory=list[tuple[LogId, int, str]])
     """Numbers with two bodies on the disks, and where."""
-    audits: dict[str, dict[bytes, int]] = field(default_factory=dict[str, dict[bytes, int]])
-    """What fresh consumers found in the end, by their home."""
+    lacking: list[tuple[str, Acked]] = field(default_factory=list[tuple[str, Acked]])
+    """What they neither got nor were told of, where it could be had or missed."""
+    tasks: Fates | None = None
+    """What has become of tasks; None in a run that is about messages."""
 
 
 Found = Iterator[tuple[float, str, bytes | None]]

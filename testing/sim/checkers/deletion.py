@@ -1,5 +1,5 @@
-"""A deleted byte had a reason: runs are too short for retention, so only what is kept in another
-file of the same disk may go."""
+"""A deleted byte had a reason: it is kept in another file of the same disk, or is older than its
+origin keeps messages."""
 
 from busnode.testing.sim.checkers.checker import Found, Story, checker
 from busnode.testing.sim.history import Gone

@@ -17,6 +17,7 @@ class _Session:
         self.next: dict[LogId, int] = {log_id: msg_no + 1 for log_id, msg_no in began.position}
         self.told: set[tuple[LogId, int]] = set()
         self.got = got
+        self.is_fresh = began.is_fresh
 
 
 @checker("each log comes in order and without a hole")
@@ -47,8 +48,9 @@ def _take(
 ) -> Iterator[tuple[float, str, bytes | None]]:
     expected = session.next.get(log_id)
     if expected is None:
-        # A log that nobody had heard of when it began: it may begin late, after `latest`.
-        expected = event.msg_no
+        # A log that its position did not name is read from 1. Without a position one that nobody
+        # had heard of may begin late: after `latest`, or with `earliest` behind what has expired.
+        expected = event.msg_no if session.is_fresh else 1
     if event.msg_no < expected:
         text = f"{event.consumer} got {log_id} {event.msg_no} after {expected - 1}"
         yield event.at, text, event.payload

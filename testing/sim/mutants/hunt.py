@@ -24,7 +24,11 @@ def hunt(name: str, seeds_max: int = SEEDS_MAX) -> Hunt:
         if outcome.violations:
             # What fails without the planted bug, too, says nothing about it.
             without = {each.checker for each in run_seed(seed, mutant.profile).violations}
-            found = [each for each in outcome.violations if each.checker not in without]
+            found = [
+                each
+                for each in outcome.violations
+                if each.checker not in without and mutant.by in (None, each.checker)
+            ]
             if found:
                 return Hunt(name, mutant.bug, seed + 1, str(found[0]))
     return Hunt(name, mutant.bug, None, "")

@@ -3,7 +3,7 @@
 from typing import Any
 
 from busnode.node.copies import Copies
-from busnode.node.mirroring import MIRRORED, Mirroring
+from busnode.node.mirroring import MIRRORED, Mirroring, MirrorStream
 from busnode.node.publishing import Publishing
 from busnode.node.receipts import LOCAL, Receipts
 from busnode.testing.sim.mutants.mutant import DISK, LINKS, SLOW, Patch, mutant, short
@@ -87,6 +87,30 @@ def mirror_skips_range(patch: Patch) -> None:
         take(self, origin, chunk, view, run)
 
     patch.set(Copies, "take", take_most)
+
+
+@mutant("a new mirror is sent nothing of what was there before it",
+        short("changes", mirror_change=3, wiped_disk=2, kill=2, restart=1, partition=1),
+        by="all is well 30 s after the last heal")  # fmt: skip
+def mirror_does_not_catch_up(patch: Patch) -> None:
+    async def begin(self: Any) -> None:
+        self.has_begun = True
+        now = self.began_at = self._clock.monotonic()
+        for log in self._store.logs():
+            if log.log_id.broker_id == self.broker_id:
+                self.progress.synced(log.log_id, log.committed_no, now)
+
+    patch.set(MirrorStream, "_begin", begin)
+
+
+@mutant("a receipt names the number behind its message", LINKS, by="no number has two bodies")
+def receipt_off_by_one(patch: Patch) -> None:
+    add = Receipts.__dict__["add"]
+
+    def add_wrong(self: Any, log: Any, receipt: Any) -> None:
+        add(self, log, receipt._replace(first_no=receipt.first_no + 1))
+
+    patch.set(Receipts, "add", add_wrong)
 
 
 @mutant("a mirror whose link is lost is still waited for", LINKS)

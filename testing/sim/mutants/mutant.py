@@ -6,7 +6,7 @@ switches. It names the faults that make it likely to show.
 
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from busnode.testing.sim.schedule import Profile
@@ -38,6 +38,8 @@ class Mutant:
     bug: str
     profile: Profile
     plant: Callable[[Patch], None]
+    by: str | None
+    """The checker that must find it; None: any."""
 
     @contextmanager
     def applied(self) -> Generator[None]:
@@ -68,14 +70,21 @@ LINKED: Final = short("linked", link_reset=1)
 ROT: Final = short("rot", flip_origin=2, flip_mirror=2, flip_index=1, restart=1, kill=1)
 SLOW: Final = short("slow", slow_disk=4, slow_link=1)
 CALM: Final = short("calm", kill=1)
+GONE: Final = replace(
+    short("gone", flip_all_copies=6, kill=2, restart=1, flip_origin=1, client_cut=2),
+    retain_s=(2.0, 4.0, 3600.0),
+)
 DEATHS: Final = short("deaths", kill=2, restart=1, power_loss=1, slow_disk=2)
 
 
-def mutant(bug: str, profile: Profile) -> Callable[[Callable[[Patch], None]], Mutant]:
-    """Make a function that plants a bug a mutant, by the function's name."""
+def mutant(
+    bug: str, profile: Profile, *, by: str | None = None
+) -> Callable[[Callable[[Patch], None]], Mutant]:
+    """Make a function that plants a bug a mutant, by the function's name. It counts as found when
+    the checker `by` complains, or any if none is named."""
 
     def add(plant: Callable[[Patch], None]) -> Mutant:
-        made = Mutant(plant.__name__, bug, profile, plant)
+        made = Mutant(plant.__name__, bug, profile, plant, by)
         MUTANTS[made.name] = made
         return made
 

@@ -10,6 +10,7 @@ from busnode.node.queue_group import QueueGroup
 from busnode.node.remote_reading import RemoteReading
 from busnode.node.session import ClientSession
 from busnode.node.subscription import Subscription
+from busnode.node.subscriptions import Subscriptions
 from busnode.replication.remote_cursor import RemoteCursor
 from busnode.testing.sim.mutants.mutant import (
     CALM,
@@ -19,6 +20,7 @@ from busnode.testing.sim.mutants.mutant import (
     LINKS,
     Patch,
     mutant,
+    short,
 )
 from busnode.testing.sim.schedule import Profile
 
@@ -26,6 +28,8 @@ FETCHES = Profile(
     "fetches", {"link_reset": 8, "slow_link": 6, "client_reset": 6, "isolation": 2},
     faults=40, trouble_s=15.0, nodes=3, lasts_s=(1.0, 6.0),
 )  # fmt: skip
+
+IN_DOUBT = short("in doubt", append_enospc=2, fsync_eio=2, slow_disk=4, kill=2, client_reset=4)
 
 
 @mutant("a message that came from another node is sent on to others", CALM)
@@ -53,6 +57,45 @@ def repeats_stored(patch: Patch) -> None:
         del self, seq
 
     patch.set(Producer, "find", find)
+
+
+@mutant("a node knows repeats by a high-water mark", IN_DOUBT)
+def node_watermark_deduplication(patch: Patch) -> None:
+    def find(self: Any, seq: int) -> Any:
+        if not self._runs or seq >= self._runs[-1].next_seq:
+            return None
+        run = self._runs[-1]
+        before = run.ends[-2] if len(run.ends) > 1 else 0
+        return run.log, run.first_no + before, run.ends[-1] - before
+
+    patch.set(Producer, "find", find)
+
+
+@mutant("credit that is given back is not counted now and then", CALM,
+        by="all is well 30 s after the last heal")  # fmt: skip
+def credit_leaks(patch: Patch) -> None:
+    before = Subscription.__dict__["add_credit"]
+    given = 0
+
+    def add_credit(self: Any, credit_bytes: int) -> None:
+        nonlocal given
+        given += 1
+        before(self, 0 if given % 20 == 0 else credit_bytes)
+
+    patch.set(Subscription, "add_credit", add_credit)
+
+
+@mutant("other nodes know nothing of a durable position", CALM,
+        by="a position is never ahead of its consumer")  # fmt: skip
+def durable_position_stays_at_home(patch: Patch) -> None:
+    def nothing(self: Any, name: str) -> None:
+        del self, name
+
+    def learn(self: Any, name: str, registration: Any) -> None:
+        del self, name, registration
+
+    patch.set(Subscriptions, "_look_into_copies", nothing)
+    patch.set(Subscriptions, "learn", learn)
 
 
 @mutant("a log of another node is read from one message too far on", LINKS)

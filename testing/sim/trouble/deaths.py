@@ -106,6 +106,36 @@ async def wiped_disk(fault: Fault) -> None:
         await stage.start(node)
 
 
+@kind("wiped_all_copies")
+async def wiped_all_copies(fault: Fault) -> None:
+    """All nodes that hold anything of what a node writes now come back with empty disks."""
+    stage = fault.stage
+    first = stage.cluster[fault.entry.node]
+    if not first.is_up:
+        raise Skipped(f"{first.name} is down")
+    broker_id = first.node.broker_id
+    names = [each for each in stage.names if broker_id in stage.platters[each].brokers()]
+    with stage.alone_with(*names) as nodes:
+        fault.begun(" ".join(names))
+        for node in nodes:
+            stage.down(node, "killed, its disk is lost")
+            await node.kill()
+        left = [stage.platters[each] for each in stage.platters if each not in names]
+        for name in names:
+            for log_id, numbers in stage.platters[name].contents().items():
+                for number in numbers:
+                    if any(each.holds(log_id, number) for each in left):
+                        stage.destroys(name, log_id, [number])
+                    elif (log_id, number) not in stage.lost:
+                        stage.takes(names, log_id, range(number, number + 1))
+        for node in nodes:
+            seed = f"{stage.seed}/{node.name}/{fault.entry.number}"
+            stage.take_disk(node, SimDisk(seed, clock=node.clock))
+        await trio.sleep(fault.entry.lasts_s)
+        for node in nodes:
+            await stage.start(node)
+
+
 @kind("cloned_disk")
 async def cloned_disk(fault: Fault) -> None:
     """Somebody copies a node's data to another machine and starts a node there, too."""

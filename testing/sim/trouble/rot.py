@@ -1,4 +1,4 @@
-"""Bits that flip at rest. One good copy is always left: else nobody could promise anything."""
+"""Bits that flip at rest. All kinds but one leave a good copy of what they damage."""
 
 from collections.abc import Callable, Iterator
 
@@ -33,7 +33,8 @@ def _flip_record(fault: Fault, of: Callable[[BrokerId], bool]) -> None:
     broker_id, path, _, record = entropy.choose(spare)
     offset = record.offset + entropy.below(record.length)
     log_id = LogId(broker_id, Topic(record.topic))
-    stage.destroys(name, log_id, range(record.first_no, record.last_no + 1))
+    stage.destroys(name, log_id, record.numbers)
+    stage.rotten.update(((log_id, number), None) for number in record.numbers)
     stage.cluster[name].disk.flip_bit(path, offset, entropy.below(8))
     fault.begun(name, f"{log_id} {record.first_no} at {offset}")
 
@@ -51,10 +52,39 @@ def _records(
 def _is_elsewhere(stage: Stage, name: str, found: tuple[BrokerId, str, File, Record]) -> bool:
     broker_id, _, _, record = found
     log_id = LogId(broker_id, Topic(record.topic))
-    numbers = range(record.first_no, record.last_no + 1)
+    numbers = record.numbers
     return any(
         all(other.holds(log_id, number) for number in numbers) for other in stage.others(name)
     )
+
+
+@kind("flip_all_copies")
+async def flip_all_copies(fault: Fault) -> None:
+    """In the same record wherever it is: nobody has it any more, and consumers must hear of it."""
+    stage, name = fault.stage, fault.entry.node
+    stage.note_incarnations()
+    entropy = stage.entropy(fault.entry.number)
+    ours = [found for found in _records(stage, name, lambda _: True) if not _is_system(found)]
+    if not ours:
+        raise Skipped(f"{name} has no record")
+    broker_id, _, _, chosen = entropy.choose(ours)
+    log_id = LogId(broker_id, Topic(chosen.topic))
+    copies = [
+        (holder, path, record)
+        for holder in stage.platters
+        for _, path, _, record in _records(stage, holder, lambda each: each == broker_id)
+        if record.topic == chosen.topic and record.numbers == chosen.numbers
+    ]
+    stage.takes([holder for holder, _, _ in copies], log_id, chosen.numbers)
+    for holder, path, record in copies:
+        offset = record.offset + entropy.below(record.length)
+        stage.cluster[holder].disk.flip_bit(path, offset, entropy.below(8))
+    holders = " ".join(holder for holder, _, _ in copies)
+    fault.begun(holders, f"{log_id} {chosen.first_no} to {chosen.last_no}")
+
+
+def _is_system(found: tuple[BrokerId, str, File, Record]) -> bool:
+    return found[3].topic.startswith("/$")
 
 
 @kind("flip_index")

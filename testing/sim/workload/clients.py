@@ -12,8 +12,11 @@ from busnode.testing.sim.workload.asking import Requester, provide
 from busnode.testing.sim.workload.consuming import Reader
 from busnode.testing.sim.workload.publishing import Publisher
 
-WHOLE: Final = ("earliest", "memory", "file", "durable")
+WHOLE: Final = ("earliest", "memory", "away", "file", "durable")
 """Readers that must have everything in the end."""
+
+CREDIT_BYTES: Final = 200
+"""Of those who take little at a time: credit that is not returned stops them."""
 
 
 class Clients:
@@ -30,7 +33,7 @@ class Clients:
 
         self.publishers = [
             Publisher(stage, "p0", "persistent", (0.02, 0.4)),
-            Publisher(stage, "p1", "persistent", (0.02, 0.4)),
+            Publisher(stage, "p1", "persistent", (0.1, 0.8), at_once=3),
             Publisher(stage, "m0", "mirrored", (0.1, 0.8)),
             Publisher(stage, "b0", "persistent", (0.5, 2.5), burst=25),
             Publisher(stage, "q0", "queue", (0.1, 0.8)),
@@ -39,13 +42,16 @@ class Clients:
         self.requester = Requester(stage, "r0")
         self.readers = [
             *(Reader(stage, f"e{n}", from_(n), "/work/*", "earliest") for n in range(len(names))),
+            Reader(stage, "c0", from_(1), "/work/*", "earliest", CREDIT_BYTES),
+            Reader(stage, "w0", from_(2), "/work/*", "away"),
             Reader(stage, "t0", from_(1), "/work/*", "latest"),
             Reader(stage, "k0", from_(2), "/work/*", "memory"),
             Reader(stage, "f0", from_(0), "/work/*", "file"),
             Reader(stage, "d0", from_(1), "/work/*", "durable"),
             Reader(stage, "v0", from_(0), "/live/*", "live"),
             Reader(stage, "v1", from_(1), "/live/+", "live"),
-            *(Reader(stage, f"g{n}", from_(n), "/queue/*", "queue") for n in range(3)),
+            *(Reader(stage, f"g{n}", from_(n), "/queue/*", "queue") for n in range(2)),
+            Reader(stage, "g2", from_(2), "/queue/*", "queue", CREDIT_BYTES),
         ]
         self._providers = {"s0": from_(0), "s1": from_(1)}
         self._homes = {each.name: from_(n) for n, each in enumerate(self.publishers)}
@@ -56,6 +62,12 @@ class Clients:
         stage.clients = [
             *self._homes, *self._providers, *(reader.name for reader in self.readers),
         ]  # fmt: skip
+
+    def finish(self) -> None:
+        """Publishers stop, and who stays away comes back."""
+        self.is_over = True
+        for reader in self.readers:
+            reader.may_leave = False
 
     @property
     def _talkers(self) -> list[Publisher | Requester]:
@@ -95,8 +107,7 @@ class Clients:
                 missing = [
                     event
                     for payload, event in acked.items()
-                    if payload not in reader.got
-                    and (event.log_id, event.msg_no) not in reader.excused
+                    if reader.lacks(payload, event.log_id, event.msg_no)
                 ]
                 if missing:
                     first = missing[0]

@@ -21,8 +21,15 @@ class Publisher:
     """One client that publishes until it is told to stop. What it has sent has an answer then."""
 
     def __init__(
-        self, stage: Stage, name: str, kind: str, pause_s: tuple[float, float], burst: int = 1
+        self,
+        stage: Stage,
+        name: str,
+        kind: str,
+        pause_s: tuple[float, float],
+        burst: int = 1,
+        at_once: int = 1,
     ) -> None:
+        """A `burst` goes to one topic as fast as it can; `at_once` go to any, each by itself."""
         self.name = name
         self.kind = kind
         self.unanswered: dict[bytes, float] = {}
@@ -30,6 +37,7 @@ class Publisher:
         self._stage = stage
         self._pause_s = pause_s
         self._burst = burst
+        self._at_once = at_once
         self._entropy = SimEntropy(f"{stage.seed}/{name}")
         self._count = 0
 
@@ -39,7 +47,9 @@ class Publisher:
             if self._burst > 1:
                 await self._publish_burst(bus)
             else:
-                await self.publish(bus)
+                async with trio.open_nursery() as nursery:
+                    for _ in range(self._at_once):
+                        nursery.start_soon(self.publish, bus)
 
     def _next(self) -> tuple[str, bytes]:
         self._count += 1

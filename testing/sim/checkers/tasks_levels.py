@@ -1,0 +1,20 @@
+"""What a worker was told, and what whoever enqueued was told, was true: so many disks had it."""
+
+from busnode.testing.sim.checkers.checker import Found, Story, checker
+from busnode.testing.sim.task_history import TaskAcked, TaskAnswered
+
+
+@checker("what is told of a task is durable")
+def check(story: Story) -> Found:
+    for event in story.history.of(TaskAcked):
+        if len(event.safe_at) < (2 if event.level == "mirrored" else 1):
+            where = " ".join(event.safe_at) or "no disk"
+            text = f"{event.id} was acked as {event.level}, and is safe at {where} alone"
+            yield event.at, text, event.payload
+    for told in story.history.of(TaskAnswered):
+        if told.code or told.verb not in ("complete", "fail", "reject"):
+            continue
+        if len(told.known_at) < (2 if told.had_mirror else 1):
+            where = " ".join(told.known_at) or "no disk"
+            text = f"{told.verb} of {told.id} was acked, and is written at {where} alone"
+            yield told.at, text, None
