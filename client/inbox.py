@@ -17,7 +17,7 @@ from busnode.client.messages import MessageBatch
 from busnode.client.positions import Position
 from busnode.wire.batches import decode_columns
 from busnode.wire.control import Chunk
-from busnode.wire.errors import BadFrame, BadHash
+from busnode.wire.errors import BadFrame, BadHash, ProtocolError
 from busnode.wire.frames import (
     HASHED_HEADER_AT,
     HEADER,
@@ -106,6 +106,8 @@ class Inbox:
         self._cursors = cursors
         self._whole = whole
         self._returnable_bytes = 0
+        self._taken_bytes = 0
+        """Of what is just coming in."""
         self._withheld = False
         """Whether what was held when the subscription began anew is not done yet."""
         self._notices = 0
@@ -142,10 +144,15 @@ class Inbox:
                 f"{self.held_bytes} bytes for one subscription; its credit is {self.credit_bytes}"
             )
         raw = bytes(view[run.start : run.end])  # the reader's buffer is about to be filled again
-        if chunk.first_no:
-            self._take_log(raw, run, chunk)
-        else:
+        if not chunk.first_no:
             self._take_live(raw, run)
+            return
+        self._taken_bytes = 0
+        try:
+            self._take_log(raw, run, chunk)
+        except (Hole, ProtocolError):
+            self.held_bytes -= size - self._taken_bytes  # what was not taken comes again
+            raise
 
     def _take_live(self, raw: bytes, run: Run) -> None:
         topic = self._topic(run.topic)
@@ -178,10 +185,10 @@ class Inbox:
                 cursor = self.received.get(log, 0)
                 last_no = first_no + count - 1
                 if first_no > cursor + 1:
-                    self.held_bytes -= len(raw) - at
                     raise Hole(f"{topic} of {broker_id.hex()[:8]}: {first_no} after {cursor}")
                 if last_no <= cursor:
                     self.repeats += count
+                    self._taken_bytes += length
                     self._finished(length)
                     continue
                 self.received[log] = MsgNo(last_no)
@@ -192,6 +199,7 @@ class Inbox:
                 self.repeats += count - skip
                 skip = count
             self.received_messages += count - skip
+            self._taken_bytes += length
             self.entries.append(
                 Delivery(log, topic, first_no, count, skip, utc_us, raw, at, length)
             )

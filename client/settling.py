@@ -309,9 +309,9 @@ def _grouped(tasks: Sequence[Task]) -> dict[tuple[BrokerId, str], Sequence[Task]
     """By owner and queue, which is nearly always one."""
     if not tasks:
         return {}
-    keys = {(task.owner, task.queue) for task in tasks}
+    keys = dict.fromkeys((task.owner, task.queue) for task in tasks)
     if len(keys) == 1:
-        return {keys.pop(): tasks}
+        return dict.fromkeys(keys, tasks)
     groups: dict[tuple[BrokerId, str], Sequence[Task]] = {}
     for key in keys:
         groups[key] = [task for task in tasks if (task.owner, task.queue) == key]

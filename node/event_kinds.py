@@ -125,6 +125,10 @@ TASKS_TAKEN_OVER: Final = Kind(
     "task.taken-over", "info", "tasks taken over",
     "tasks of {origin}, which is no more, go on here: {count:,}",
 )  # fmt: skip
+TASKS_UNREADABLE: Final = Kind(
+    "task.unreadable", "error", "tasks lost",
+    "tasks of {origin}, which is no more, that no copy can give: {count:,}",
+)  # fmt: skip
 TASKS_GIVEN_UP: Final = Kind(
     "task.given-up", "info", "tasks given up", "tasks of {origin} go on elsewhere"
 )

@@ -16,8 +16,9 @@ from busnode.wire.control import Control, TaskFinished
 from busnode.wire.ids import BrokerId
 from busnode.wire.limits import CONTROL_ELEMENTS_MAX
 
-NUMBERS_MAX: Final = 1 << 32
-"""Numbers in one range that another node tells of."""
+NUMBERS_MAX: Final = 1 << 24
+"""Numbers that another node may tell of, where no log here says how far they go: to note a range of
+so many takes some milliseconds."""
 
 ASK_S: Final = 1.0
 ASK_S_MAX: Final = 60.0
@@ -98,12 +99,17 @@ def tell(link: Link, origin: BrokerId, queue: str, numbers: Numbers) -> None:
         link.tell(TaskFinished(origin, queue, runs[at : at + CONTROL_ELEMENTS_MAX]))
 
 
-def numbers_of(message: TaskFinished) -> tuple[Numbers, bool]:
-    """What it tells, and whether there may be no other frame that tells the rest."""
+def numbers_of(message: TaskFinished, last_no: int) -> tuple[Numbers, bool]:
+    """What it tells of numbers up to the last that can mean anything here, and whether there may be
+    no other frame that tells the rest. Ranges come in order: so whatever a node sends, each number
+    is looked at once."""
     numbers = Numbers()
+    most = max(last_no, NUMBERS_MAX)
+    before = 0
     for first, last in message.ranges:
-        if 0 < first <= last < first + NUMBERS_MAX:
-            numbers.add_run(first, last)
+        if before < first <= last and first <= most:
+            before = min(last, most)
+            numbers.add_run(first, before)
     return numbers, len(message.ranges) < CONTROL_ELEMENTS_MAX
 
 
@@ -112,11 +118,4 @@ def merged(*several: Numbers) -> Numbers:
     for numbers in several:
         for first, last in numbers.runs():
             found.add_run(first, last)
-    return found
-
-
-def without(numbers: Numbers, others: Numbers) -> Numbers:
-    found = merged(numbers)
-    for first, last in others.runs():
-        found.discard_run(first, last)
     return found

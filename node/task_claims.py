@@ -13,13 +13,13 @@ from typing import Final, Protocol, assert_never
 import msgpack
 import trio
 
-from busnode.node.event_kinds import TASKS_GIVEN_UP, TASKS_TAKEN_OVER
+from busnode.node.event_kinds import TASKS_GIVEN_UP, TASKS_TAKEN_OVER, TASKS_UNREADABLE
 from busnode.node.events import Tell
 from busnode.node.own_messages import PERSISTENT, OwnMessages
 from busnode.node.ownership import Ownership
 from busnode.node.publishing import TASKS
 from busnode.node.subscription import Mender
-from busnode.node.task_agreement import Agreement, Link, merged, numbers_of, tell, without
+from busnode.node.task_agreement import Agreement, Link, merged, numbers_of, tell
 from busnode.node.task_queue import JOURNAL
 from busnode.node.task_queues import TaskQueues
 from busnode.node.task_takeover import Takeover
@@ -250,9 +250,7 @@ class TaskClaims:
             case CancelClaim(origin):
                 self._cancel(CarryAll(origin))
                 self._finished.discard(origin)
-                for queue, taken in self._taken.pop(origin, {}).items():
-                    for other, numbers in taken.items():
-                        self._queues.disinherited(other, queue, numbers)  # it may let go of them
+                self._taken.pop(origin, None)  # it may let go of them itself
                 self._agreement.lets_go(origin, self._world.clock.monotonic())
             case _:
                 assert_never(action)
@@ -344,16 +342,10 @@ class TaskClaims:
         )
         self._agreement.note(origin, takeover.finished)
         self._taken[origin] = {**self._taken.get(origin, {}), **takeover.taken}
-        for queue, numbers in takeover.seen_to.items():
-            await self._queues.inherited(origin, queue, without(numbers, others[queue]))
-        for queue, taken in takeover.taken.items():
-            for other, numbers in taken.items():
-                await self._queues.inherited(other, queue, numbers)
-        if takeover.count or takeover.unreadable:
-            self._tell(
-                TASKS_TAKEN_OVER, origin=origin.hex(), count=takeover.count,
-                unreadable=takeover.unreadable,
-            )  # fmt: skip
+        if takeover.count:
+            self._tell(TASKS_TAKEN_OVER, origin=origin.hex(), count=takeover.count)
+        if takeover.unreadable:
+            self._tell(TASKS_UNREADABLE, origin=origin.hex(), count=takeover.unreadable)
         return takeover
 
     def _known(self, origin: BrokerId, queue: str) -> Numbers:
@@ -396,8 +388,9 @@ class TaskClaims:
     def told(self, node: BrokerId, message: TaskFinished) -> None:
         """Another node tells what is finished of ours; or what it has, of what is its own."""
         sender = self._peers.writes_now(node)
-        numbers, is_all = numbers_of(message)
         origin, queue = message.origin, message.queue
+        log = self._store.get(LogId(origin, Topic(TASKS + queue)))
+        numbers, is_all = numbers_of(message, 0 if log is None else log.committed_no)
         owner = self._claims.resolve(origin)
         if len(self._jobs) >= JOBS_MAX:
             return

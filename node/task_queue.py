@@ -175,7 +175,6 @@ class OwnedQueue:
         self._ids = CarriedIds()
         self._loading: deque[Lease] = deque()
         self._woken = trio.Event()
-        self._taken_in = trio.Event()
         self.lost = False
         """Whether its logs take no more: then it says nothing more."""
 
@@ -223,14 +222,6 @@ class OwnedQueue:
                     options = batch.options
                     actions += self.machine.handle(Enqueued(batch.first_no, count, options, now_us))
         self._do(actions)
-        self._taken_in.set()
-
-    async def all_taken_in(self) -> None:
-        """Wait until the machine knows of all tasks that are committed now."""
-        last_no = self.tasks.log.committed_no
-        while self.machine.extent < last_no:
-            self._taken_in = trio.Event()
-            await self._taken_in.wait()
 
     def poll(self, asker: Asker, worker: int, name: str, want: int, lease_s: float) -> None:
         """Give it what there is, up to so many."""

@@ -23,10 +23,8 @@ from busnode.segments.damage import Hole
 from busnode.segments.store import Log, Store
 from busnode.tasks.events import (
     LEASE_EXPIRED,
-    Disinherited,
     FinishedElsewhere,
     GivenUp,
-    Inherited,
     Report,
     Verb,
 )
@@ -304,20 +302,6 @@ class TaskQueues:
             carried = await queue.carried_from(origin)
             those = {there: here for there, here in carried.items() if there in numbers}
             queue.handle(GivenUp(origin, those))
-
-    async def inherited(self, origin: BrokerId, name: str, numbers: Numbers) -> None:
-        """What is to be done of an origin's tasks with these numbers is done in our queue, if we
-        have it: our heirs must know."""
-        queue = self.owned.get(name)
-        if queue is not None and origin != queue.owner and len(numbers):
-            await queue.all_taken_in()  # else those of them that come later are repeats
-            queue.handle(Inherited(origin, list(numbers.runs())))
-
-    def disinherited(self, origin: BrokerId, name: str, numbers: Numbers) -> None:
-        """These are not ours to vouch for any more: the one from whom we had them goes on."""
-        queue = self.owned.get(name)
-        if queue is not None and origin != queue.owner and len(numbers):
-            queue.handle(Disinherited(origin, list(numbers.runs())))
 
     async def finish(self, origin: BrokerId, name: str, numbers: Numbers) -> None:
         """Another node has finished tasks that are here, by their numbers in the log of the origin,

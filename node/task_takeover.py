@@ -19,7 +19,7 @@ from busnode.node.task_queue import JOURNAL
 from busnode.segments.damage import Hole
 from busnode.segments.store import Log, Store
 from busnode.tasks.journal import SnapshotBegun, SnapshotEnded, decode_record
-from busnode.tasks.ranges import Numbers, Run
+from busnode.tasks.ranges import Numbers
 from busnode.tasks.recovery import Recovery
 from busnode.wire.batches import decode_columns
 from busnode.wire.errors import BadBatch
@@ -56,8 +56,6 @@ class Takeover:
         """Tasks and dead letters that go on here."""
         self.unreadable = 0
         """Tasks that no copy here can give."""
-        self.seen_to: dict[str, Numbers] = {}
-        """By queue: what was finished, or goes on here."""
         self.finished: dict[str, Numbers] = {}
         """By queue, what the origin had finished."""
         self.taken: dict[str, dict[BrokerId, Numbers]] = {}
@@ -99,7 +97,6 @@ class Takeover:
 
     async def _take_over(self, queue: str, log: Log, done: Numbers) -> None:
         recovery = await self._recovered(queue)
-        unreadable: list[Run] = []
         carrying = Carrying(queue, self._own, self._clock)
         reader = BatchReader(self._files, log, max(log.first_no, recovery.floor) - 1)
         while (found := await reader.read_or_wait()) is not None:
@@ -108,7 +105,6 @@ class Takeover:
                     reader = BatchReader(self._files, log, found.first_no - 1)
                 else:
                     self._passed_over(found, recovery, done)
-                    unreadable.append((found.first_no, found.last_no))
                 continue
             for header, body in found.batches:
                 try:
@@ -116,7 +112,6 @@ class Takeover:
                 except BadBatch as error:
                     logger.error("tasks of queue %s cannot be read: %s", queue, error)
                     self.unreadable += header.count
-                    unreadable.append((header.first_no, header.last_no))
                     continue
                 headers = batch.columns.headers
                 # A producer's clock may be ahead, and delays count from when it says it was.
@@ -130,11 +125,6 @@ class Takeover:
                     await carrying.add(batch.columns.payloads[at], said or {}, each.carried)
         await carrying.finish()
         self.count += carrying.count
-        seen_to = self.seen_to[queue] = Numbers()
-        if log.committed_no:
-            seen_to.add_run(1, log.committed_no)
-        for first, last in unreadable:
-            seen_to.discard_run(first, last)
 
     async def _recover(self, journal: Log) -> Recovery:
         """From the last whole snapshot on, if it is near the end, else from the beginning."""

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, get_args
 
 from busnode.tasks.journal import JournalRecord
-from busnode.tasks.ranges import Run
 from busnode.tasks.rows import Row
 from busnode.wire.carried_task import Attempt
 from busnode.wire.ids import BrokerId
@@ -106,23 +105,6 @@ class CarriedOut:
 
 
 @dataclass(frozen=True, slots=True)
-class Inherited:
-    """All that is to be done of an origin's tasks with these numbers in its log is done here, or
-    was done: whoever takes over from us need not look at them there, where its copy may be old."""
-
-    origin: BrokerId
-    runs: Sequence[Run]
-
-
-@dataclass(frozen=True, slots=True)
-class Disinherited:
-    """Whoever did that for an origin's tasks with these numbers lives, and goes on with them."""
-
-    origin: BrokerId
-    runs: Sequence[Run]
-
-
-@dataclass(frozen=True, slots=True)
 class GivenUp:
     """Another owner has them, and it is durable there: tasks that were taken over from an origin,
     by their numbers there, those here and their ids. Those with a worker, or settling, stay for
@@ -146,8 +128,6 @@ Event = (
     | DeadActed
     | FinishedElsewhere
     | CarriedOut
-    | Inherited
-    | Disinherited
     | GivenUp
     | SnapshotDue
 )

@@ -17,12 +17,10 @@ from busnode.tasks.events import (
     Answer,
     CarriedOut,
     DeadActed,
-    Disinherited,
     Enqueued,
     Event,
     FinishedElsewhere,
     GivenUp,
-    Inherited,
     Journal,
     JournalCommitted,
     Lease,
@@ -136,10 +134,6 @@ class TaskQueue(QueueView):
             case CarriedOut(numbers):
                 self._leaving.update(n for n in numbers if n in self._places.leases)
                 self._finish_soon((n for n in numbers if n not in self._leaving), "carried")
-            case Inherited(origin, runs):
-                self._inherit(origin, runs)
-            case Disinherited(origin, runs):
-                self._disinherit(origin, runs)
             case GivenUp(origin, numbers):
                 self._give_up(origin, numbers)
             case SnapshotDue():
@@ -189,19 +183,6 @@ class TaskQueue(QueueView):
         self._write(record, at_us=now_us, arrivals=arrivals)
 
     # Others ---------------------------------------------------------------------------------------
-
-    def _inherit(self, origin: BrokerId, runs: Sequence[Run]) -> None:
-        assert origin != self.broker_id, "its own are finished when they are"
-        for first, last in runs:
-            self._intake.taken_from(origin).add_run(first, last)
-        for at in range(0, len(runs), RUNS_MAX):
-            self._write(TakenOver(origin, tuple(runs[at : at + RUNS_MAX]), ()))
-
-    def _disinherit(self, origin: BrokerId, runs: Sequence[Run]) -> None:
-        for first, last in runs:
-            self._intake.taken_from(origin).discard_run(first, last)
-        for at in range(0, len(runs), RUNS_MAX):
-            self._write(LetGo(origin, tuple(runs[at : at + RUNS_MAX]), ()))
 
     # Given out ------------------------------------------------------------------------------------
 

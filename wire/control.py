@@ -584,7 +584,8 @@ class TaskReady(Control):
 @dataclass(frozen=True, slots=True)
 class TaskClaim(Control):
     """node → node: the tasks of an incarnation that is no more are the claimer's since that moment,
-    as far as these numbers in the logs of its queues."""
+    as far as these numbers in the logs of its queues. One that is its own claimer is alive, and
+    denies all claims up to that moment."""
 
     TYPE = FrameType.TASK_CLAIM
     origin: Broker
@@ -595,8 +596,9 @@ class TaskClaim(Control):
 
 @dataclass(frozen=True, slots=True)
 class TaskFinished(Control):
-    """node → node: these tasks, by their numbers in the origin's log, are finished: you have them
-    too, and need not do them again."""
+    """holder → owner: these tasks, by their numbers in the origin's log, are finished as far as I
+    know; you go on with the origin's tasks, and need not do them again. owner → holder, in answer:
+    these I have, or know to be finished; you need not keep them."""
 
     TYPE = FrameType.TASK_FINISHED
     origin: Broker

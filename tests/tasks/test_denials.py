@@ -34,9 +34,9 @@ def claims_of(me: BrokerId, *heard: Claimed) -> Claims:
 
 def test_who_is_alive_denies_what_was_claimed_of_it_for_good() -> None:
     claim = Claimed(A, B, 100)
-    (denied,) = claims_of(A).handle(Heard(claim))
-    assert denied == Deny(Claimed(A, A, 100))
-    later = claims_of(C, denied.claimed, claim)
+    denied = Claimed(A, A, 100)
+    assert claims_of(A).handle(Heard(claim)) == [Deny(denied)]
+    later = claims_of(C, denied, claim)
     assert later.claim_of(A) is None
     later.handle(Heard(Claimed(A, B, 101)))
     assert later.claim_of(A) == Claimed(A, B, 101)
