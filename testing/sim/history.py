@@ -72,6 +72,9 @@ class Healed(Event):
 class Calm(Event):
     """From here on all is settled, and nothing goes wrong any more."""
 
+    clones: int
+    """Nodes that began as copies of others, and stay."""
+
 
 @dataclass(frozen=True, slots=True)
 class Unsettled(Event):

@@ -141,7 +141,8 @@ class _Run:
                         await self._trouble()
                         await self._heal()
                         await self._settle(clients)
-                        stage.history.add(Calm(stage.now))
+                        clones = len(cluster.nodes) - len(stage.names)
+                        stage.history.add(Calm(stage.now, clones))
                         if isinstance(clients, TaskClients):
                             await try_tasks(stage, clients)
                             story.tasks = clients.fates()

@@ -18,17 +18,21 @@ from busnode.client import (
     Position,
     Subscription,
 )
+from busnode.client.inbox import Delivery, Hole, Inbox
 from busnode.wire import control
 from busnode.wire.batches import Columns
 from busnode.wire.errors import (
+    BadHash,
     BadPattern,
     Disconnected,
     Forbidden,
     Refused,
     StorageFailed,
 )
-from busnode.wire.frames import Flags, FrameType
+from busnode.wire.frames import STAMP_AT, Flags, FrameType
 from busnode.wire.ids import MsgNo, Topic
+from busnode.wire.reader import FrameReader, Runs
+from busnode.wire.runs import DELIVERED_KINDS
 from tests.client.scripted_node import (
     BROKER,
     OTHER,
@@ -275,6 +279,28 @@ async def test_a_hole_is_never_skipped_but_asked_for() -> None:
         assert payloads(await take(messages, 1)) == [b"4"]
         assert bus.statistics().connections == 2
         again.close()
+
+
+def test_what_is_refused_takes_no_credit() -> None:
+    """It comes again, after the connection was made anew."""
+    inbox = Inbox(1000)
+    bad = bytearray(record(3, [b"3"]))
+    bad[STAMP_AT + 24] ^= 1  # the hash of the header
+    for records in ([record(2, [b"2"]), bytes(bad)], [record(9, [b"9"])]):
+        inbox.received[LOG] = MsgNo(1)
+        reader = FrameReader(DELIVERED_KINDS)
+        data = chunk(1, record(1, [b"1"]), *records)
+        reader.space()[: len(data)] = data
+        reader.received(len(data))
+        (runs,) = [event for event in reader.events() if isinstance(event, Runs)]
+        assert runs.chunk is not None
+        for run in runs.runs:
+            with pytest.raises((BadHash, Hole)):
+                inbox.take(reader.view, run, runs.chunk)
+        while (entry := inbox.next_entry()) is not None:
+            assert isinstance(entry, Delivery)
+            inbox.finish(entry)
+        assert inbox.held_bytes == 0
 
 
 @on_both_loops

@@ -1,5 +1,6 @@
 """Bugs in task queues, and in how nodes go on with the tasks of others."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +15,7 @@ from busnode.tasks.intake import Intake
 from busnode.tasks.leases import Leases
 from busnode.tasks.places import Places
 from busnode.tasks.queue import EXPIRED, TaskQueue
-from busnode.tasks.recovery import Recovery
+from busnode.tasks.recovery import Recovery, Unfinished
 from busnode.testing.sim.mutants.mutant import Patch, mutant
 from busnode.testing.sim.schedule import Profile
 
@@ -53,7 +54,7 @@ def journal_not_mirrored(patch: Patch) -> None:
     patch.set(Mirroring, "safe", safe)
 
 
-def _filter(patch: Patch, keeps: Any) -> None:
+def _filter(patch: Patch, keeps: Callable[[Unfinished], Unfinished | None]) -> None:
     before = Recovery.__dict__["unfinished"]
 
     def unfinished(self: Any, first_no: int, enqueued_us: Any, options: Any) -> Any:
@@ -75,7 +76,7 @@ def takeover_forgets_dead_letters(patch: Patch) -> None:
 
 @mutant("who goes on with tasks begins to count attempts anew", DEATHS)
 def takeover_resets_attempts(patch: Patch) -> None:
-    def reset(each: Any) -> Any:
+    def reset(each: Unfinished) -> Unfinished:
         return replace(each, carried=replace(each.carried, attempts=0))
 
     _filter(patch, reset)
