@@ -232,6 +232,9 @@ async def test_leaving_waits_for_what_runs(bus_node: Node) -> None:
         async with bus.service("users", users.handlers):
             group.start_soon(send)
             await eventually(lambda: len(users.calls) == 1)
+            # It has asked whether the service is up, after the ack and so before the task came. Is
+            # it answered only when the service has left, the reply is late and comes all the same.
+            await eventually(lambda: bus.statistics().requests == 0)
             users.go_on.set()
         await eventually(lambda: len(replies) == 1)
         assert not replies[0].pending

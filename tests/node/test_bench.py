@@ -102,7 +102,7 @@ def run(directory: Path, *arguments: str) -> str:
 
 
 def test_every_workload_but_the_ground_is_looked_at_here() -> None:
-    assert {*SHAPES, "segments"} == set(WORKLOADS)
+    assert {*SHAPES, "segments", "spark"} == set(WORKLOADS)  # Spark's is tested with the pipeline
 
 
 @pytest.mark.parametrize("workload", SHAPES)
