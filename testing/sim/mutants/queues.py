@@ -11,6 +11,7 @@ from busnode.node.task_queue import JOURNAL
 from busnode.node.task_takeover import Takeover
 from busnode.segments.store import Cold, Range
 from busnode.tasks.events import Answer
+from busnode.tasks.failures import Failures
 from busnode.tasks.intake import Intake
 from busnode.tasks.leases import Leases
 from busnode.tasks.places import Places
@@ -163,8 +164,8 @@ def retry_at_once(patch: Patch) -> None:
         found = before(self, numbers, now_us, random)
         return {number: due if due < 0 else 0 for number, due in found.items()}
 
-    before = TaskQueue.__dict__["_dues"]
-    patch.set(TaskQueue, "_dues", dues)
+    before = Failures.__dict__["dues"]
+    patch.set(Failures, "dues", dues)
 
 
 @mutant("tasks that cannot be read for a moment are passed over", READS)
