@@ -16,9 +16,17 @@ from busnode.wire.control import Control, TaskFinished
 from busnode.wire.ids import BrokerId
 from busnode.wire.limits import CONTROL_ELEMENTS_MAX
 
-NUMBERS_MAX: Final = 1 << 24
+NUMBERS_MAX: Final = 1 << 20
 """Numbers that another node may tell of, where no log here says how far they go: to note a range of
-so many takes some milliseconds."""
+so many takes a millisecond."""
+
+CHUNKS_MAX: Final = 1 << 14
+"""What is kept of what others tell, in chunks of numbers and queues: some megabytes. What is told
+after that puts the oldest out, whose tasks may be done again then."""
+
+WAITING_MAX: Final = 1 << 16
+"""Ranges that others have told and that nobody has looked at yet: some megabytes."""
+
 
 ASK_S: Final = 1.0
 ASK_S_MAX: Final = 60.0
@@ -43,7 +51,9 @@ class Agreement:
     """What was said of whose tasks, as one incarnation knows it."""
 
     def __init__(self) -> None:
-        self._finished: dict[BrokerId, dict[str, Numbers]] = {}
+        self._finished: dict[tuple[BrokerId, str], Numbers] = {}
+        """By origin and queue; what was told last is last."""
+        self._chunks = 0
         self._compared: dict[BrokerId, Link] = {}
         """With whom an origin was compared."""
         self._leaving: dict[BrokerId, _Asking] = {}
@@ -82,14 +92,23 @@ class Agreement:
 
     def note(self, origin: BrokerId, finished: Mapping[str, Numbers]) -> None:
         """Tasks that nobody has to care for here."""
-        known = self._finished.setdefault(origin, {})
         for queue, numbers in finished.items():
-            already = known.setdefault(queue, Numbers())
-            for first, last in numbers.runs():
-                already.add_run(first, last)
+            known = self._forget((origin, queue))
+            known.add_all(numbers)
+            self._finished[origin, queue] = known
+            self._chunks += 1 + known.chunk_count
+        while self._chunks > CHUNKS_MAX and len(self._finished) > 1:
+            self._forget(next(iter(self._finished)))
+
+    def _forget(self, whose: tuple[BrokerId, str]) -> Numbers:
+        known = self._finished.pop(whose, None)
+        if known is None:
+            return Numbers()
+        self._chunks -= 1 + known.chunk_count
+        return known
 
     def finished(self, origin: BrokerId, queue: str) -> Numbers:
-        return self._finished.get(origin, {}).get(queue, Numbers())
+        return self._finished.get((origin, queue), Numbers())
 
 
 def tell(link: Link, origin: BrokerId, queue: str, numbers: Numbers) -> None:
@@ -116,6 +135,5 @@ def numbers_of(message: TaskFinished, last_no: int) -> tuple[Numbers, bool]:
 def merged(*several: Numbers) -> Numbers:
     found = Numbers()
     for numbers in several:
-        for first, last in numbers.runs():
-            found.add_run(first, last)
+        found.add_all(numbers)
     return found

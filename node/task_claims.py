@@ -8,7 +8,7 @@ import logging
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol, assert_never
+from typing import ClassVar, Final, Protocol, assert_never
 
 import msgpack
 import trio
@@ -19,7 +19,7 @@ from busnode.node.own_messages import PERSISTENT, OwnMessages
 from busnode.node.ownership import Ownership
 from busnode.node.publishing import TASKS
 from busnode.node.subscription import Mender
-from busnode.node.task_agreement import Agreement, Link, merged, numbers_of, tell
+from busnode.node.task_agreement import WAITING_MAX, Agreement, Link, merged, numbers_of, tell
 from busnode.node.task_queue import JOURNAL
 from busnode.node.task_queues import TaskQueues
 from busnode.node.task_takeover import Takeover
@@ -58,7 +58,6 @@ STEPS_BEFORE_YIELD: Final = 500
 RETRY_S: Final = 5.0
 """When a takeover is tried again that a disk or a lost log has ended."""
 
-JOBS_MAX: Final = 10_000
 QUEUES_TOLD_MAX: Final = 400
 """Queues whose extents one claim can name; the names fit into a control frame."""
 
@@ -114,6 +113,8 @@ class TaskClaims:
         self._claims = Claims(me, self._adopt_after_s)
         self._alive: dict[BrokerId, None] = {}
         self._jobs.clear()
+        self._waiting = 0
+        """The weight of all jobs."""
         self._finished: set[BrokerId] = set()
         """What was taken over to the end, by this incarnation."""
         self._agreement = Agreement()
@@ -261,6 +262,7 @@ class TaskClaims:
             link.tell(message)
 
     def _add(self, job: "Job") -> None:
+        self._waiting += job.weight
         self._jobs.append(job)
         self._woken.set()
 
@@ -269,6 +271,7 @@ class TaskClaims:
             self._under_way[1].cancel()
         if job in self._jobs:
             self._jobs.remove(job)
+            self._waiting -= job.weight
 
     def _extents(self, origin: BrokerId) -> Iterable[tuple[str, int]]:
         """How far the queues of an origin go that are here."""
@@ -299,6 +302,7 @@ class TaskClaims:
             self._woken = trio.Event()
             while self._jobs:
                 job = self._jobs.popleft()
+                self._waiting -= job.weight
                 with trio.CancelScope() as scope:
                     self._under_way = job, scope
                     try:
@@ -316,12 +320,8 @@ class TaskClaims:
                 self._finished.add(origin)
             case Compare(origin):
                 await self._compare(origin)
-            case Finish(origin, queue, numbers, sender):
-                self._agreement.note(origin, {queue: numbers})
-                await self._queues.finish(origin, queue, numbers)
-                self._answer(origin, queue, sender)
-            case Part(origin, queue, numbers, is_all):
-                await self._part(origin, queue, numbers, is_all=is_all)
+            case Told(message, sender):
+                await self._look_at(message, sender)
             case _:
                 assert_never(job)
 
@@ -388,23 +388,33 @@ class TaskClaims:
     def told(self, node: BrokerId, message: TaskFinished) -> None:
         """Another node tells what is finished of ours; or what it has, of what is its own."""
         sender = self._peers.writes_now(node)
+        owner = self._claims.resolve(message.origin)
+        if owner not in (self._me, sender):
+            return
+        if self._waiting > WAITING_MAX:
+            logger.warning("%s tells more of finished tasks than can be looked at", node.hex())
+            return
+        self._add(Told(message, sender))
+
+    async def _look_at(self, message: TaskFinished, sender: BrokerId) -> None:
         origin, queue = message.origin, message.queue
         log = self._store.get(LogId(origin, Topic(TASKS + queue)))
         numbers, is_all = numbers_of(message, 0 if log is None else log.committed_no)
         owner = self._claims.resolve(origin)
-        if len(self._jobs) >= JOBS_MAX:
-            return
         if owner == self._me:
-            self._add(Finish(origin, queue, numbers, sender))
+            self._agreement.note(origin, {queue: numbers})
+            await self._queues.finish(origin, queue, numbers)
+            self._answer(origin, queue, sender)
         elif owner == sender:
-            self._add(Part(origin, queue, numbers, is_all))
+            await self._part(origin, queue, numbers, is_all=is_all)
 
     def _answer(self, origin: BrokerId, queue: str, sender: BrokerId) -> None:
         link = self._peers.links_by_incarnation().get(sender)
         if link is None or self._claims.resolve(origin) != self._me:
             return
         if CarryAll(origin) in self._jobs:
-            self._add(Finish(origin, queue, Numbers(), sender))  # when that is done
+            # When that is done.
+            self._add(Told(TaskFinished(origin, queue, []), sender))
             return
         tell(link, origin, queue, self._known(origin, queue))
 
@@ -428,6 +438,7 @@ class TaskClaims:
 class CarryAll:
     """Take over the tasks of an origin."""
 
+    weight: ClassVar = 1
     origin: BrokerId
 
 
@@ -435,30 +446,24 @@ class CarryAll:
 class Compare:
     """Somebody else has taken over an origin: tell what is finished."""
 
+    weight: ClassVar = 1
     origin: BrokerId
 
 
 @dataclass(frozen=True, slots=True)
-class Finish:
-    """Somebody else has finished some of ours."""
+class Told:
+    """Somebody else has finished some of ours; or has some of its own, or knows that they are
+    finished."""
 
-    origin: BrokerId
-    queue: str
-    numbers: Numbers
+    message: TaskFinished
     sender: BrokerId
 
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """Somebody else has some of its own, or knows that they are finished."""
-
-    origin: BrokerId
-    queue: str
-    numbers: Numbers
-    is_all: bool
+    @property
+    def weight(self) -> int:
+        return 1 + len(self.message.ranges)
 
 
-Job = CarryAll | Compare | Finish | Part
+Job = CarryAll | Compare | Told
 
 
 def _message(claimed: Claimed) -> TaskClaim:

@@ -84,6 +84,11 @@ class Numbers:
         return self._bits.get(chunk, 0)
 
     @property
+    def chunk_count(self) -> int:
+        """What it takes of memory."""
+        return len(self._bits)
+
+    @property
     def chunks(self) -> list[int]:
         return sorted(self._bits)
 
@@ -96,6 +101,10 @@ class Numbers:
 
     def add_run(self, first: int, last: int) -> None:
         for chunk, mask in _masks(first, last):
+            self._set(chunk, mask)
+
+    def add_all(self, others: "Numbers") -> None:
+        for chunk, mask in others._bits.items():
             self._set(chunk, mask)
 
     def discard_run(self, first: int, last: int) -> int:
@@ -216,7 +225,8 @@ def _masks(first: int, last: int) -> Iterator[tuple[int, int]]:
     chunk, end = first >> SHIFT, last >> SHIFT
     while chunk < end:
         stop = (chunk + 1 << SHIFT) - 1
-        yield chunk, _mask(first, stop)
+        # Whole chunks share one integer: so a long run costs little memory.
+        yield chunk, FULL if not first & (CHUNK - 1) else _mask(first, stop)
         first = stop + 1
         chunk += 1
     if first <= last:
