@@ -40,6 +40,11 @@ class OwnMessages:
         self._publishing = publishing
         self._nobody = OwnPublisher()
 
+    @property
+    def broker_id(self) -> BrokerId:
+        """The incarnation under which they are kept now."""
+        return self._publishing.broker_id
+
     def publish(
         self,
         topic: Topic,

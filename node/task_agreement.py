@@ -1,14 +1,15 @@
 """Nodes agree about the tasks of an incarnation that several of them know of.
 
 Who holds a copy of its logs tells whoever goes on with its tasks which of them are finished, and is
-told in return which of them that one has, or knows to be finished. What it has itself beside that
-one it lets go of then, and not before: so a task is never dropped on the word of a node that may
-have had no copy of it, or may never have got to it. And with what that one does not have, the first
-of the holders goes on itself.
+told in return which of them that one knows to be finished, and which it has. What it has itself
+beside that one it lets go of then, and not before: so a task is never dropped on the word of a node
+that may have had no copy of it, or may never have got to it. And with what that one does not have,
+the first of the holders goes on itself. Finished is what was completed or deleted: a number under
+which a task goes on no more, because it does so under another one, is never told as finished.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from busnode.tasks.ranges import Numbers
@@ -39,12 +40,23 @@ class Link(Protocol):
     def tell(self, message: Control) -> None: ...
 
 
+HEARD_MAX: Final = 16
+"""Of whom parts are awaited at the same time: frames of several nodes may come mixed."""
+
+
 @dataclass(slots=True)
 class _Asking:
     """Tasks that are to be let go of when another has them."""
 
     due_s: float
     pause_s: float = ASK_S
+
+
+@dataclass(slots=True)
+class _Heard:
+    parts: int = 0
+    finished: Numbers = field(default_factory=Numbers)
+    held: Numbers = field(default_factory=Numbers)
 
 
 class Agreement:
@@ -111,25 +123,55 @@ class Agreement:
         return self._finished.get((origin, queue), Numbers())
 
 
-def tell(link: Link, origin: BrokerId, queue: str, numbers: Numbers) -> None:
+class Hearing:
+    """What nodes tell in several frames, until all of it has come."""
+
+    def __init__(self) -> None:
+        self._heard: dict[tuple[BrokerId, BrokerId, str], _Heard] = {}
+
+    def hear(
+        self, sender: BrokerId, message: TaskFinished, last_no: int
+    ) -> tuple[Numbers, Numbers] | None:
+        """What is finished and what is held, of numbers up to the last that can mean anything here;
+        None while parts are missing."""
+        whose = sender, message.origin, message.queue
+        heard = self._heard.pop(whose, None)
+        if heard is None or message.part == 0:
+            heard = _Heard()
+        if message.part != heard.parts:
+            return None
+        heard.parts += 1
+        add_ranges(heard.finished, message.finished, last_no)
+        add_ranges(heard.held, message.held, last_no)
+        if heard.parts >= message.parts:
+            return heard.finished, heard.held
+        self._heard[whose] = heard
+        if len(self._heard) > HEARD_MAX:
+            del self._heard[next(iter(self._heard))]
+        return None
+
+
+def tell(
+    link: Link, origin: BrokerId, queue: str, finished: Numbers, held: Numbers | None = None
+) -> None:
     """In one frame, or in several; also that there are none."""
-    runs = list(numbers.runs())
-    for at in range(0, max(1, len(runs)), CONTROL_ELEMENTS_MAX):
-        link.tell(TaskFinished(origin, queue, runs[at : at + CONTROL_ELEMENTS_MAX]))
+    over = list(finished.runs())
+    there = list((held or Numbers()).runs())
+    most = CONTROL_ELEMENTS_MAX
+    parts = max(1, -(-len(over) // most), -(-len(there) // most))
+    for part in range(parts):
+        those = slice(part * most, (part + 1) * most)
+        link.tell(TaskFinished(origin, queue, over[those], there[those], part, parts))
 
 
-def numbers_of(message: TaskFinished, last_no: int) -> tuple[Numbers, bool]:
-    """What it tells of numbers up to the last that can mean anything here, and whether there may be
-    no other frame that tells the rest. Ranges come in order: so whatever a node sends, each number
-    is looked at once."""
-    numbers = Numbers()
+def add_ranges(numbers: Numbers, ranges: Iterable[tuple[int, int]], last_no: int) -> None:
+    """Ranges come in order: so whatever a node sends, each number is looked at once."""
     most = max(last_no, NUMBERS_MAX)
     before = 0
-    for first, last in message.ranges:
+    for first, last in ranges:
         if before < first <= last and first <= most:
             before = min(last, most)
             numbers.add_run(first, before)
-    return numbers, len(message.ranges) < CONTROL_ELEMENTS_MAX
 
 
 def merged(*several: Numbers) -> Numbers:

@@ -19,7 +19,7 @@ from busnode.node.own_messages import PERSISTENT, OwnMessages
 from busnode.node.ownership import Ownership
 from busnode.node.publishing import TASKS
 from busnode.node.subscription import Mender
-from busnode.node.task_agreement import WAITING_MAX, Agreement, Link, merged, numbers_of, tell
+from busnode.node.task_agreement import WAITING_MAX, Agreement, Hearing, Link, merged, tell
 from busnode.node.task_queue import JOURNAL
 from busnode.node.task_queues import TaskQueues
 from busnode.node.task_takeover import Takeover
@@ -118,6 +118,7 @@ class TaskClaims:
         self._finished: set[BrokerId] = set()
         """What was taken over to the end, by this incarnation."""
         self._agreement = Agreement()
+        self._hearing = Hearing()
         self._taken: dict[BrokerId, dict[str, dict[BrokerId, Numbers]]] = {}
         """By those whom we have taken over: what they had taken over themselves."""
         for log in self._store.logs():
@@ -327,7 +328,13 @@ class TaskClaims:
 
     def _takeover(self, origin: BrokerId) -> Takeover:
         return Takeover(
-            self._world.files, self._store, self._own, self._world.clock, self._mender, origin
+            self._world.files,
+            self._store,
+            self._own,
+            self._world.clock,
+            self._mender,
+            self._queues.remembered,
+            origin,
         )
 
     async def _take_over(
@@ -374,7 +381,7 @@ class TaskClaims:
             takeover = self._takeover(origin)
             await takeover.look()
             finished = takeover.finished
-        here, are_all = await self._queues.finished_of(origin)
+        here, are_all = await self._queues.done_of(origin)
         for queue, numbers in here.items():
             finished[queue] = merged(numbers, finished.get(queue, Numbers()))
         link = self._link_of(origin)
@@ -399,34 +406,41 @@ class TaskClaims:
     async def _look_at(self, message: TaskFinished, sender: BrokerId) -> None:
         origin, queue = message.origin, message.queue
         log = self._store.get(LogId(origin, Topic(TASKS + queue)))
-        numbers, is_all = numbers_of(message, 0 if log is None else log.committed_no)
+        heard = self._hearing.hear(sender, message, 0 if log is None else log.committed_no)
+        if heard is None:
+            return
+        finished, held = heard
         owner = self._claims.resolve(origin)
+        if owner not in (self._me, sender):
+            return
+        self._agreement.note(origin, {queue: finished})
+        await self._queues.finish(origin, queue, finished)
         if owner == self._me:
-            self._agreement.note(origin, {queue: numbers})
-            await self._queues.finish(origin, queue, numbers)
-            self._answer(origin, queue, sender)
-        elif owner == sender:
-            await self._part(origin, queue, numbers, is_all=is_all)
+            await self._answer(origin, queue, sender)
+        else:
+            await self._part(origin, queue, finished, held)
 
-    def _answer(self, origin: BrokerId, queue: str, sender: BrokerId) -> None:
+    async def _answer(self, origin: BrokerId, queue: str, sender: BrokerId) -> None:
+        if CarryAll(origin) in self._jobs:
+            # When that is done.
+            self._add(Told(TaskFinished(origin, queue, [], [], 0, 1), sender))
+            return
+        done, _ = await self._queues.done_of(origin, queue)
         link = self._peers.links_by_incarnation().get(sender)
         if link is None or self._claims.resolve(origin) != self._me:
             return
-        if CarryAll(origin) in self._jobs:
-            # When that is done.
-            self._add(Told(TaskFinished(origin, queue, []), sender))
-            return
-        tell(link, origin, queue, self._known(origin, queue))
+        finished = merged(self._agreement.finished(origin, queue), done.get(queue, Numbers()))
+        held = self._known(origin, queue)
+        for first, last in finished.runs():
+            held.discard_run(first, last)
+        tell(link, origin, queue, finished, held)
 
-    async def _part(self, origin: BrokerId, queue: str, numbers: Numbers, *, is_all: bool) -> None:
-        """The owner has these, or knows that they are finished."""
-        if self._claims.resolve(origin) == self._me:
-            return
+    async def _part(self, origin: BrokerId, queue: str, finished: Numbers, held: Numbers) -> None:
+        """The owner knows that some are finished, and has others."""
         if self._agreement.is_leaving(origin):
-            await self._queues.give_up(origin, queue, numbers)
-        if not is_all or origin not in self._origins or not self._is_first_beside_owner(origin):
-            return
-        await self._take_over(origin, {queue: numbers})
+            await self._queues.give_up(origin, queue, held)
+        if origin in self._origins and self._is_first_beside_owner(origin):
+            await self._take_over(origin, {queue: merged(finished, held)})
 
     def _is_first_beside_owner(self, origin: BrokerId) -> bool:
         owner = self._claims.resolve(origin)
@@ -460,7 +474,7 @@ class Told:
 
     @property
     def weight(self) -> int:
-        return 1 + len(self.message.ranges)
+        return 1 + len(self.message.finished) + len(self.message.held)
 
 
 Job = CarryAll | Compare | Told

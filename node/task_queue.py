@@ -34,6 +34,7 @@ from busnode.tasks.events import (
     Ticked,
     Verb,
 )
+from busnode.tasks.intake import parts_of
 from busnode.tasks.journal import SnapshotBegun, encode_record
 from busnode.tasks.queue import TaskQueue
 from busnode.tasks.ranges import Numbers
@@ -292,6 +293,8 @@ class OwnedQueue:
 
     def _write(self, records: list[tuple[int, bytes]]) -> None:
         """What was decided in one go is one batch of the journal, nearly always."""
+        # It speaks of numbers in its own log: in that of a later incarnation they are other tasks.
+        self.lost = self.lost or self._own.broker_id != self.owner
         if self.lost:
             return
         payloads = [record for _, record in records]
@@ -362,15 +365,47 @@ class OwnedQueue:
             number = renewed[number]
         return number
 
-    async def ids_here(self) -> set[str]:
-        """Of all carried tasks that are not finished."""
-        found: set[str] = set()
+    async def done_from(self, origin: BrokerId) -> tuple[Numbers, bool]:
+        """Tasks that were carried here from another incarnation's log and are done, by the numbers
+        that they had there; and whether those are all. What is done of this incarnation's own, for
+        itself."""
+        done = Numbers()
+        if origin == self.owner:
+            for first, last in self.machine.finished_runs():
+                done.add_run(first, last)
+            for first, last in self.machine.moved.runs():
+                done.discard_run(first, last)
+            return done, False
+        are_all = True
+        fates = await self._fates()
+        for there, (here, task_id) in (await self.carried_from(origin)).items():
+            if self.machine.find(here) is not None:
+                are_all = False
+            elif self._is_done(here) or fates.get(task_id, False):
+                done.add(there)
+        return done, are_all
+
+    async def _fates(self) -> dict[str, bool]:
+        """Of each task that is or was here under some number, whether it is done: a copy that was
+        dropped is not."""
+        fates: dict[str, bool] = {}
         async for batch in self.tasks.carried():
             for number, options in enumerate(batch.options or (), batch.first_no):
                 carried = None if options is None else options.carried
-                if carried is not None and self.machine.find(number) is not None:
-                    found.add(carried.id)
-        return found
+                if carried is None:
+                    continue
+                first, own_no = parts_of(carried.id)
+                for each in (number, own_no) if first == self.owner.hex() else (number,):
+                    if self.machine.find(each) is not None:
+                        fates[carried.id] = False
+                    elif self._is_done(each):
+                        fates.setdefault(carried.id, True)
+        return fates
+
+    def _is_done(self, number: int) -> bool:
+        machine = self.machine
+        is_over = number <= machine.extent and machine.find(number) is None
+        return is_over and number not in machine.moved
 
     # Handing out ----------------------------------------------------------------------------------
 

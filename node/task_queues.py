@@ -30,6 +30,7 @@ from busnode.tasks.events import (
 )
 from busnode.tasks.queue import TaskQueue
 from busnode.tasks.ranges import Numbers
+from busnode.tasks.rows import Row
 from busnode.tasks.supply import Homes
 from busnode.wire.control import TaskDone
 from busnode.wire.errors import BadTask, LimitReached
@@ -277,23 +278,23 @@ class TaskQueues:
             found.add_run(first, last)
         return found
 
-    async def finished_of(self, origin: BrokerId) -> tuple[dict[str, Numbers], bool]:
-        """By queue, what was taken over from an origin and is finished here, by its number there;
-        and whether that is all of it."""
-        finished: dict[str, Numbers] = {}
+    async def done_of(
+        self, origin: BrokerId, name: str | None = None
+    ) -> tuple[dict[str, Numbers], bool]:
+        """By queue, or in one queue, what was taken over from an origin and is done here, by its
+        number there; and whether that is all of it."""
+        done: dict[str, Numbers] = {}
         are_all = True
-        for queue in list(self.owned.values()):
-            carried = await queue.carried_from(origin)
-            if carried:
-                done = finished[queue.name] = Numbers()
-                # One that was dropped as a repeat goes on under another number.
-                going = await queue.ids_here()
-                for there, (here, task_id) in carried.items():
-                    if queue.machine.find(here) is not None:
-                        are_all = False
-                    elif task_id not in going:
-                        done.add(there)
-        return finished, are_all
+        for queue in [each for each in self.owned.values() if name in (None, each.name)]:
+            if queue.owner == origin or any(queue.machine.taken_of(origin)):
+                done[queue.name], is_all = await queue.done_from(origin)
+                are_all = are_all and is_all
+        return done, are_all
+
+    def remembered(self, name: str, task_id: str) -> Row | None:
+        """What is known of a task that was given up."""
+        queue = self.owned.get(name)
+        return None if queue is None else queue.machine.remembered.get(task_id)
 
     async def give_up(self, origin: BrokerId, name: str, numbers: Numbers) -> None:
         """Another node has these tasks of an origin: here they do not go on."""
@@ -301,7 +302,8 @@ class TaskQueues:
         if queue is not None:
             carried = await queue.carried_from(origin)
             those = {there: here for there, here in carried.items() if there in numbers}
-            queue.handle(GivenUp(origin, those))
+            if those:
+                queue.handle(GivenUp(origin, those))
 
     async def finish(self, origin: BrokerId, name: str, numbers: Numbers) -> None:
         """Another node has finished tasks that are here, by their numbers in the log of the origin,

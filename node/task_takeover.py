@@ -5,7 +5,7 @@ all that is known of them. The queues here count each of them once, however ofte
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from busnode.node.batch_reader import BatchReader
@@ -20,7 +20,8 @@ from busnode.segments.damage import Hole
 from busnode.segments.store import Log, Store
 from busnode.tasks.journal import SnapshotBegun, SnapshotEnded, decode_record
 from busnode.tasks.ranges import Numbers
-from busnode.tasks.recovery import Recovery
+from busnode.tasks.recovery import Recovery, carry_on
+from busnode.tasks.rows import Row
 from busnode.wire.batches import decode_columns
 from busnode.wire.errors import BadBatch
 from busnode.wire.ids import BrokerId, LogId, MsgNo, Topic
@@ -44,6 +45,7 @@ class Takeover:
         own: OwnMessages,
         clock: Clock,
         mender: Mender,
+        known: Callable[[str, str], Row | None],
         origin: BrokerId,
     ) -> None:
         self._files = files
@@ -51,6 +53,8 @@ class Takeover:
         self._own = own
         self._clock = clock
         self._mender = mender
+        self._known = known
+        """What is known here of a task, by its queue and id."""
         self.origin = origin
         self.count = 0
         """Tasks and dead letters that go on here."""
@@ -91,7 +95,7 @@ class Takeover:
         finished = self.finished[queue] = Numbers()
         for first, last in recovery.finished:
             finished.add_run(first, last)
-        for first, last in recovery.let_go.runs():
+        for first, last in recovery.moved.runs():
             finished.discard_run(first, last)
         return recovery
 
@@ -122,7 +126,8 @@ class Takeover:
                         continue
                     at = each.number - batch.first_no
                     said = None if headers is None else headers[at]
-                    await carrying.add(batch.columns.payloads[at], said or {}, each.carried)
+                    carried = carry_on(each.carried, self._known(queue, each.carried.id))
+                    await carrying.add(batch.columns.payloads[at], said or {}, carried)
         await carrying.finish()
         self.count += carrying.count
 

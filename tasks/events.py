@@ -98,13 +98,6 @@ class FinishedElsewhere:
 
 
 @dataclass(frozen=True, slots=True)
-class CarriedOut:
-    """They are durable under new numbers, here or elsewhere."""
-
-    numbers: Sequence[int]
-
-
-@dataclass(frozen=True, slots=True)
 class GivenUp:
     """Another owner has them, and it is durable there: tasks that were taken over from an origin,
     by their numbers there, those here and their ids. Those with a worker, or settling, stay for
@@ -127,7 +120,6 @@ Event = (
     | JournalCommitted
     | DeadActed
     | FinishedElsewhere
-    | CarriedOut
     | GivenUp
     | SnapshotDue
 )

@@ -24,6 +24,9 @@ class Odd:
     """Of a batch, those about which something must be written down first."""
 
     repeats: list[int] = field(default_factory=list[int])
+    """By their keys."""
+    dropped: list[int] = field(default_factory=list[int])
+    """Copies of tasks that are here already, or were."""
     faulty: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
     arrivals: dict[BrokerId, dict[int, TaskOptions]] = field(
         default_factory=dict[BrokerId, dict[int, TaskOptions]]
@@ -105,7 +108,7 @@ class Intake:
             self._places.arriving.add(number)
             odd.arrivals.setdefault(carried.origin, {})[number] = options
         else:
-            odd.repeats.append(number)
+            odd.dropped.append(number)
 
     def _takes(self, carried: Carried, origin: BrokerId) -> bool:
         """Whether the copy counts, and not the one that it was made of."""

@@ -29,13 +29,19 @@ RUNS_MAX: Final = 16_384
 
 RECORD_BYTES_MAX: Final = 512 * 1024
 
-FinishedAs = Literal["completed", "carried", "elsewhere", "deleted", "over", "repeated"]
-"""over: a dead letter whose time has ended. repeated: its key was there already."""
+FinishedAs = Literal[
+    "completed", "carried", "dropped", "elsewhere", "deleted", "over", "repeated"
+]  # fmt: skip
+"""over: a dead letter whose time has ended. repeated: its key was there already. carried: the task
+goes on elsewhere. dropped: a copy of a task that is here already, or was."""
+
+MOVED: Final = ("carried", "dropped")
+"""These are no end of the task, but of a number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """These tasks are over and done with."""
+    """These tasks are over and done with, or at least under these numbers."""
 
     how: FinishedAs
     runs: tuple[Run, ...]

@@ -15,7 +15,6 @@ from busnode.tasks.events import (
     NOT_DEAD,
     Action,
     Answer,
-    CarriedOut,
     DeadActed,
     Enqueued,
     Event,
@@ -51,7 +50,7 @@ from busnode.tasks.journal import (
 from busnode.tasks.leases import LEASE_S_MAX, Grant
 from busnode.tasks.ranges import Numbers, Run, runs_of
 from busnode.tasks.repeats import Repeats
-from busnode.tasks.rows import DEAD, UNTOUCHED
+from busnode.tasks.rows import DEAD, UNTOUCHED, Row
 from busnode.tasks.snapshot import snapshot
 from busnode.tasks.view import QueueView
 from busnode.wire.carried_task import cut
@@ -65,6 +64,8 @@ DEAD_KEEP_S: Final = 30 * 24 * 3600.0
 
 DUE_MAX: Final = 50_000
 """Tasks that come due in one tick: about 50 ms. `first_due_us` tells that there are more."""
+
+REMEMBERED_MAX: Final = 10_000
 
 EXPIRED: Final = "lease expired"
 
@@ -102,8 +103,12 @@ class TaskQueue(QueueView):
         self._repeats = {"complete": Repeats(), "fail": Repeats(), "reject": Repeats()}
         self.given_up = Numbers()
         """Numbers of this log whose tasks go on elsewhere: who took them from here keeps them."""
-        self._leaving: set[int] = set()
-        """With a worker, and carried out meanwhile: when the lease ends they are finished."""
+        self.moved = Numbers()
+        """Numbers that ended while their tasks did not: those, and such as go on under another
+        number of this log. Nobody is told that they are finished."""
+        self.remembered: dict[str, Row] = {}
+        """By id, what is known of tasks that were given up: should one have to be taken once more,
+        from a copy that knows less, its attempts go on."""
         self._seq = 0
         self._committed_seq = 0
         self._pending: deque[_Pending] = deque()
@@ -131,14 +136,13 @@ class TaskQueue(QueueView):
                 self._act_on_dead(event)
             case FinishedElsewhere(numbers):
                 self._finish_soon(numbers, "elsewhere")
-            case CarriedOut(numbers):
-                self._leaving.update(n for n in numbers if n in self._places.leases)
-                self._finish_soon((n for n in numbers if n not in self._leaving), "carried")
             case GivenUp(origin, numbers):
                 self._give_up(origin, numbers)
             case SnapshotDue():
                 if self._snapshot is None:
-                    self._snapshot = snapshot(self._places, self._intake.taken, self._fences.asked)
+                    self._snapshot = snapshot(
+                        self._places, self._intake.taken, self.moved, self._fences.asked
+                    )
                     self._snapshot_seq = self._seq + 1
                     self._write_snapshot()
             case _:
@@ -160,6 +164,9 @@ class TaskQueue(QueueView):
         self, first_no: int, count: int, options: Sequence[TaskOptions | None] | None, now_us: int
     ) -> None:
         self.totals.enqueued += count
+        if first_no > self._places.extent + 1:
+            # Nobody can read them here. Another node may have a copy that can be read.
+            self.moved.add_run(self._places.extent + 1, first_no - 1)
         odd = self._intake.take_in(first_no, count, options, now_us)
         carried = (each.carried for each in options or () if each is not None)
         enqueued_us = (each.enqueued_us for each in carried if each is not None)
@@ -167,6 +174,11 @@ class TaskQueue(QueueView):
         if odd.repeats:
             self.totals.repeated += len(odd.repeats)
             self._write_finished(odd.repeats, "repeated")
+        if odd.dropped:
+            self.totals.repeated += len(odd.dropped)
+            for number in odd.dropped:
+                self.moved.add(number)
+            self._write_finished(odd.dropped, "dropped")
         for fault, numbers in odd.faulty.items():
             self._fail(numbers, "", fault, now_us, dict.fromkeys(numbers, DEAD), attempted=0)
         for origin, arrivals in odd.arrivals.items():
@@ -179,6 +191,8 @@ class TaskQueue(QueueView):
             assert options.carried is not None
             self._fences.skip_to(options.carried.fence)
             old.append(options.carried.number)
+            if origin == self.broker_id:
+                self.moved.add(options.carried.number)
         record = TakenOver(origin, runs_of(old), runs_of(arrivals))
         self._write(record, at_us=now_us, arrivals=arrivals)
 
@@ -242,33 +256,21 @@ class TaskQueue(QueueView):
         numbers = list(taken)
         match event.verb:
             case "complete":
-                self._leaving.difference_update(numbers)
                 self._write_finished(numbers, "completed", name, event.now_us)
             case "fail":
-                staying = self._stay(numbers)
-                dues = self._failures.dues(staying, event.now_us, event.random)
-                self._fail(staying, name, event.error, event.now_us, dues)
+                dues = self._failures.dues(numbers, event.now_us, event.random)
+                self._fail(numbers, name, event.error, event.now_us, dues)
             case "reject":
-                staying = self._stay(numbers)
-                dues = dict.fromkeys(staying, DEAD)
-                self._fail(staying, name, event.error, event.now_us, dues)
+                dues = dict.fromkeys(numbers, DEAD)
+                self._fail(numbers, name, event.error, event.now_us, dues)
             case "release":
-                for number in self._stay(numbers):
+                for number in numbers:
                     self._places.put(number, 0, 0)
             case "extend":
                 expires_at_s = event.at_s + min(event.lease_s, LEASE_S_MAX)
                 self._places.leases.extend(list(taken.items()), expires_at_s)
             case _:
                 assert_never(event.verb)
-
-    def _stay(self, numbers: list[int]) -> list[int]:
-        """Of those that a worker gives back, the ones that were not carried out meanwhile."""
-        left = [number for number in numbers if number in self._leaving] if self._leaving else []
-        if not left:
-            return numbers
-        self._leaving.difference_update(left)
-        self._write_finished(left, "carried")
-        return [number for number in numbers if number not in set(left)]
 
     def _fail(
         self,
@@ -289,11 +291,10 @@ class TaskQueue(QueueView):
         for grant, numbers in self._places.leases.expire(event.at_s):
             by_worker.setdefault(grant.name, []).extend(numbers)
         for worker, numbers in by_worker.items():
-            staying = self._stay(numbers)
-            dues = self._failures.dues(staying, event.now_us, event.random)
+            dues = self._failures.dues(numbers, event.now_us, event.random)
             at_once = {number: DEAD if due == DEAD else 0 for number, due in dues.items()}
-            self.totals.expired += len(staying)
-            self._fail(staying, worker, EXPIRED, event.now_us, at_once)
+            self.totals.expired += len(numbers)
+            self._fail(numbers, worker, EXPIRED, event.now_us, at_once)
         self._places.come_due(event.now_us, DUE_MAX)
         over = self._places.dead_over(event.now_us, DUE_MAX)
         if over:
@@ -313,7 +314,6 @@ class TaskQueue(QueueView):
             if number in places.finished or number in places.finishing:
                 continue
             places.withdraw(number)
-            self._leaving.discard(number)
             ending.append(number)
         self._write_finished(ending, how)
 
@@ -323,6 +323,8 @@ class TaskQueue(QueueView):
             if self._places.is_idle(here):
                 going[there] = here
                 self.given_up.add(here)
+                self.moved.add(here)
+                self._remember(task_id, self._places.rows.get(here))
                 self._intake.let_go(origin, there, task_id)
         # In this order: what is not said to be taken may be taken twice, and is not lost.
         those = sorted(going)
@@ -331,6 +333,12 @@ class TaskQueue(QueueView):
             places = runs_of(going[there] for there in part)
             self._write(LetGo(origin, runs_of(part), places))
         self._finish_soon(going.values(), "carried")
+
+    def _remember(self, task_id: str, row: Row | None) -> None:
+        if row is not None:
+            self.remembered[task_id] = row
+            if len(self.remembered) > REMEMBERED_MAX:
+                del self.remembered[next(iter(self.remembered))]
 
     def _act_on_dead(self, event: DeadActed) -> None:
         places = self._places

@@ -188,6 +188,10 @@ class Prefix:
     def __contains__(self, number: int) -> bool:
         return number < self.floor or number in self.above
 
+    def runs(self) -> Iterator[Run]:
+        below = [(1, self.floor - 1)] if self.floor > 1 else []
+        return joined([*below, *self.above.runs()])
+
     def bits(self, chunk: int) -> int:
         base = chunk << SHIFT
         if base + CHUNK <= self.floor:

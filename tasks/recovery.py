@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import assert_never
 
 from busnode.tasks.journal import (
+    MOVED,
     Failed,
     FencesReserved,
     Finished,
@@ -16,7 +17,7 @@ from busnode.tasks.journal import (
     SnapshotEnded,
     TakenOver,
 )
-from busnode.tasks.ranges import Numbers, Prefix, Run, joined
+from busnode.tasks.ranges import Numbers, Prefix, Run
 from busnode.tasks.rows import UNTOUCHED, Row
 from busnode.wire.carried_task import ERROR_BYTES_MAX, HISTORY_MAX, Attempt, Carried, cut
 from busnode.wire.ids import BrokerId
@@ -57,14 +58,28 @@ def carry(
             why = Attempt(0, enqueued_us, "", cut(options.fault, ERROR_BYTES_MAX))
             carried = replace(carried, history=(why,), dead_us=enqueued_us)
     if row is not None:
-        carried = replace(
-            carried,
-            attempts=row.attempts,
-            history=row.history,
-            due_us=row.due_us,
-            dead_us=row.dead_us,
-        )
+        carried = _with_row(carried, row)
     return replace(carried, fence=fence, origin=broker_id, number=number)
+
+
+def carry_on(carried: Carried, known: Row | None) -> Carried:
+    """The same with what is known of it here, where that is more."""
+    if known is None or (known.attempts, len(known.history)) <= (
+        carried.attempts,
+        len(carried.history),
+    ):
+        return carried
+    return _with_row(carried, known)
+
+
+def _with_row(carried: Carried, row: Row) -> Carried:
+    return replace(
+        carried,
+        attempts=row.attempts,
+        history=row.history,
+        due_us=row.due_us,
+        dead_us=row.dead_us,
+    )
 
 
 class Recovery:
@@ -83,8 +98,9 @@ class Recovery:
         """Tasks of other incarnations that go on in this log, by number there. To those that the
         journal tells of come those that were carried and not yet said to be, when all task records
         were told."""
-        self.let_go = Numbers()
-        """Tasks that go on elsewhere: they end here, and are not finished."""
+        self.moved = Numbers()
+        """Numbers that ended while their tasks did not: these go on elsewhere, or under another
+        number."""
         self._finished = Prefix()
         self._rows: dict[int, Row] = {}
         self._headless: set[int] = set()
@@ -102,8 +118,7 @@ class Recovery:
     @property
     def finished(self) -> Iterator[Run]:
         """All numbers that are finished."""
-        below = [(1, self.floor - 1)] if self.floor > 1 else []
-        return joined([*below, *self._finished.above.runs()])
+        return self._finished.runs()
 
     def is_finished(self, number: int) -> bool:
         return number in self._finished
@@ -112,8 +127,10 @@ class Recovery:
 
     def apply(self, record: JournalRecord) -> None:
         match record:
-            case Finished(_, runs):
+            case Finished(how, runs):
                 self._finish(runs)
+                if how in MOVED:
+                    self._move(runs)
             case Failed():
                 self._fail(record)
             case Requeued(runs):
@@ -127,14 +144,14 @@ class Recovery:
                     self._arrived.add_run(first, last)
                 if origin == self.broker_id:
                     self._finish(runs)
+                    self._move(runs)
                 else:
                     for first, last in runs:
                         self.taken.setdefault(origin, Numbers()).add_run(first, last)
             case LetGo(origin, runs, here):
                 for first, last in runs:
                     self.taken.setdefault(origin, Numbers()).discard_run(first, last)
-                for first, last in here:
-                    self.let_go.add_run(first, last)
+                self._move(here)
             case SnapshotBegun(floor, extent, ceiling):
                 self._sorted_no = max(self._sorted_no, extent)
                 if floor > 1:
@@ -148,6 +165,10 @@ class Recovery:
                 pass
             case _:
                 assert_never(record)
+
+    def _move(self, runs: Iterable[Run]) -> None:
+        for first, last in runs:
+            self.moved.add_run(first, last)
 
     def _finish(self, runs: Iterable[Run]) -> None:
         for first, last in runs:

@@ -33,7 +33,7 @@ _ATTEMPT_BYTES: Final = 24
 
 
 def snapshot(
-    places: Places, taken: Mapping[BrokerId, Numbers], ceiling: int
+    places: Places, taken: Mapping[BrokerId, Numbers], moved: Numbers, ceiling: int
 ) -> Iterator[JournalRecord]:
     """The records of one, each made when it is asked for."""
     # These and no later ones: when the next part is made the floor may have passed some of them,
@@ -43,6 +43,8 @@ def snapshot(
     yield SnapshotBegun(places.finished.floor, places.extent, ceiling)
     for runs in _parted(_finished_runs(places, chunks)):
         yield Finished("completed", runs)
+    for runs in _parted(moved.runs()):
+        yield Finished("carried", runs)
     for origin in list(taken):
         for runs in _parted(taken[origin].runs()):
             yield TakenOver(origin, runs, ())

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from busnode.tasks.ages import Ages
 from busnode.tasks.fences import Fences
 from busnode.tasks.places import Places, State, TaskRow
+from busnode.tasks.ranges import Run
 from busnode.tasks.rows import Row
 from busnode.tasks.statistics import Statistics, Totals
 
@@ -81,6 +82,9 @@ class QueueView:
     def find(self, number: int) -> TaskRow | None:
         """One as it is now; None when it is finished or was never there."""
         return self._places.find(number)
+
+    def finished_runs(self) -> Iterator[Run]:
+        return self._places.finished.runs()
 
     def unfinished(self) -> Iterator[tuple[int, Row | None]]:
         """All tasks and dead letters, by number, with their rows where they have one."""

@@ -598,12 +598,16 @@ class TaskClaim(Control):
 class TaskFinished(Control):
     """holder → owner: these tasks, by their numbers in the origin's log, are finished as far as I
     know; you go on with the origin's tasks, and need not do them again. owner → holder, in answer:
-    these I have, or know to be finished; you need not keep them."""
+    these are finished, and those I have; you need not keep them. What does not fit into one frame
+    comes in so many parts, numbered from 0 on."""
 
     TYPE = FrameType.TASK_FINISHED
     origin: Broker
     queue: Name
-    ranges: NumberRanges
+    finished: NumberRanges
+    held: NumberRanges
+    part: Amount
+    parts: Amount
 
 
 CONTROLS: Final[dict[int, type[Control]]] = {

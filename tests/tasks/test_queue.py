@@ -1,23 +1,27 @@
 """One queue: order, leases, fences, failures, dead letters, and what workers say wrong."""
 
+from dataclasses import replace
+
 import pytest
 
 from busnode.tasks.events import (
     LEASE_EXPIRED,
     NOT_DEAD,
     Answer,
-    CarriedOut,
     Enqueued,
     FinishedElsewhere,
+    GivenUp,
     Journal,
     Lease,
     Ready,
     Report,
+    SnapshotDue,
     Ticked,
 )
-from busnode.tasks.journal import Failed, FencesReserved, Finished, TakenOver
+from busnode.tasks.journal import Failed, FencesReserved, Finished, SnapshotBegun, TakenOver
 from busnode.tasks.leases import LEASE_S_MAX
 from busnode.tasks.queue import TaskQueue
+from busnode.tasks.recovery import Recovery, carry_on
 from busnode.wire.carried_task import ERROR_BYTES_MAX, Attempt, Carried
 from busnode.wire.ids import BrokerId
 from busnode.wire.retry_schedule import DEFAULT, NO_RETRY, Schedule
@@ -464,21 +468,6 @@ def test_what_another_has_finished_is_finished_here_whatever_it_was_doing() -> N
     assert (statistics.delayed, statistics.retrying, statistics.dead) == (0, 0, 0)
 
 
-def test_a_lease_ends_before_a_task_that_was_carried_out_is_finished() -> None:
-    owner = Owner()
-    owner.enqueue(4)
-    owner.poll(3)
-    owner.tell(CarriedOut([1, 2, 3, 4]))
-    assert owner.journal[-1] == Finished("carried", ((4, 4),))
-    owner.settle("complete", [1], [1])
-    assert owner.journal[-1] == Finished("completed", ((1, 1),))
-    owner.settle("fail", [2], [2])
-    assert owner.journal[-1] == Finished("carried", ((2, 2),))
-    owner.wait(100)
-    assert owner.journal[-1] == Finished("carried", ((3, 3),))
-    assert owner.queue.floor == 5
-
-
 def test_a_task_that_was_taken_over_counts_when_that_is_durable_and_but_once() -> None:
     owner = Owner()
     history = (Attempt(1, 5, "w", "no"),)
@@ -526,7 +515,7 @@ def test_of_a_task_to_which_something_has_happened_the_copy_does_not_count() -> 
     owner.fail(failed)
     owner.enqueue_each([own(1), own(2), own(3)])
     assert owner.poll(9).numbers == []
-    assert owner.journal[-1] == Finished("repeated", ((4, 6),))
+    assert owner.journal[-1] == Finished("dropped", ((4, 6),))
     assert owner.complete(leased) == Answer("d", [])
 
 
@@ -647,3 +636,45 @@ def test_reports_tell_the_history_of_what_was_completed_at_last() -> None:
     assert report.attempts(1) == 3
     assert [each.error for each in report.history(1)] == ["one", "two"]
     assert not owner.some(Lease)
+
+
+# Given up -----------------------------------------------------------------------------------------
+
+
+def carried_tasks(owner: Owner, *numbers: int) -> None:
+    each = [Carried(f"{OTHER.hex()}-{n}", owner.now_us, origin=OTHER, number=n) for n in numbers]
+    owner.enqueue_each([TaskOptions(carried=carried) for carried in each])
+
+
+def test_numbers_that_ended_while_their_tasks_did_not_are_known_for_good() -> None:
+    owner = Owner()
+    owner.enqueue(1)
+    carried_tasks(owner, 7, 8, 9, 7)
+    owner.tell(GivenUp(OTHER, {8: (3, f"{OTHER.hex()}-8")}))
+    owner.complete(owner.poll(1))
+    assert [lease.numbers for lease in [owner.poll(9)]] == [[2, 4]]
+    assert list(owner.queue.moved.runs()) == [(3, 3), (5, 5)], "given up, and a copy of 2"
+    assert list(owner.queue.finished_runs()) == [(1, 1), (3, 3), (5, 5)]
+    owner.tell(SnapshotDue())
+    begun = max(at for at, each in enumerate(owner.journal) if isinstance(each, SnapshotBegun))
+    for records in (owner.journal, owner.journal[begun:]):
+        recovery = Recovery(ME)
+        for record in records:
+            recovery.apply(record)
+        assert list(recovery.moved.runs()) == [(3, 3), (5, 5)]
+
+
+def test_who_takes_a_task_again_that_was_given_up_goes_on_with_its_attempts() -> None:
+    owner = Owner(Schedule.parse("0,100,100"))
+    carried_tasks(owner, 7, 8)
+    owner.fail(owner.poll(1))
+    task_ids = [f"{OTHER.hex()}-{n}" for n in (7, 8)]
+    owner.tell(GivenUp(OTHER, {7: (1, task_ids[0]), 8: (2, task_ids[1])}))
+    known = [owner.queue.remembered.get(task_id) for task_id in task_ids]
+    assert known[1] is None, "nothing had happened to it"
+    older = Carried(task_ids[0], owner.now_us, origin=OTHER, number=7)
+    newer = carry_on(older, known[0])
+    assert (newer.attempts, [each.error for each in newer.history]) == (1, ["no"])
+    assert carry_on(older, None) == older
+    ahead = replace(newer, attempts=2)
+    assert carry_on(ahead, known[0]) == ahead

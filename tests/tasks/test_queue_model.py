@@ -21,7 +21,6 @@ from busnode.tasks.events import (
     NOT_DEAD,
     Action,
     Answer,
-    CarriedOut,
     DeadAct,
     DeadActed,
     Enqueued,
@@ -135,7 +134,6 @@ class QueueAndModel(RuleBasedStateMachine):
         self.unwritten: list[tuple[int, bytes, JournalRecord]] = []
         self.leased: list[tuple[int, int, int]] = []
         """All leases of this incarnation: number, fence, worker."""
-        self.leaving: set[Task] = set()
         self.copies: list[Copy] = []
         self.answers: dict[int, tuple[int, list[tuple[int, str]]]] = {}
         self.reported: list[Report] = []
@@ -311,12 +309,10 @@ class QueueAndModel(RuleBasedStateMachine):
         for number, task in ours.items():
             held, task.held = task.held, None
             assert held is not None
-            left = task in self.leaving
             if verb == "extend":
                 held.expires_at_s = self.at_s + 9.0
                 task.held = held
-            elif verb == "complete" or left:
-                self.leaving.discard(task)
+            elif verb == "complete":
                 self.model.write(seqs.pop(number), task, self.model.finish(task))
             elif verb == "release":
                 task.state = "ready"
@@ -340,15 +336,11 @@ class QueueAndModel(RuleBasedStateMachine):
                 assert held is not None
                 if held.expires_at_s > self.at_s:
                     continue
-                if task in self.leaving:
-                    self.leaving.discard(task)
-                    change = self.model.finish(task)
-                else:
-                    attempts = task.attempts + 1
-                    due_us = DEAD if attempts >= task.attempts_max else 0
-                    change = self.model.fail(
-                        task, attempts, due_us, self.now_us, held.name, "lease expired"
-                    )
+                attempts = task.attempts + 1
+                due_us = DEAD if attempts >= task.attempts_max else 0
+                change = self.model.fail(
+                    task, attempts, due_us, self.now_us, held.name, "lease expired"
+                )
                 self.model.write(seqs.pop(task.number), task, change)
             for task in self.model.in_state("delayed", "retrying"):
                 if task.due_us <= self.now_us:
@@ -437,23 +429,19 @@ class QueueAndModel(RuleBasedStateMachine):
         self.tell(DeadActed(act, numbers, done, self.now_us), expect)
 
     @precondition(lambda self: self.model.tasks)
-    @rule(numbers=st.lists(st.integers(1, 25), min_size=1, max_size=3), carried=st.booleans())
-    def end_elsewhere(self, numbers: list[int], carried: bool) -> None:
-        """Another owner has finished them, or has them now: they are no more ours to do."""
+    @rule(numbers=st.lists(st.integers(1, 25), min_size=1, max_size=3))
+    def end_elsewhere(self, numbers: list[int]) -> None:
+        """Another owner has finished them."""
 
         def expect(actions: list[Action], seqs: dict[int, int]) -> None:
             for number in set(numbers):
                 task = self.model.tasks.get(number)
                 if task is None or task.state == "done" or is_finishing(self.model, task):
                     continue
-                if carried and task.state == "leased":
-                    self.leaving.add(task)
-                    continue
-                self.leaving.discard(task)
                 self.model.write(seqs.pop(number), task, self.model.finish(task))
             assert not seqs
 
-        self.tell(CarriedOut(numbers) if carried else FinishedElsewhere(numbers), expect)
+        self.tell(FinishedElsewhere(numbers), expect)
 
     @precondition(lambda self: self.model.tasks and self.disk.journal)
     @rule()

@@ -33,5 +33,10 @@ def check(story: Story) -> Found:
                 text = f"the journal of {log_id} says of {number} that it is a dead letter"
                 yield 0.0, f"{text}, and then that it is {what}", None
             state.setdefault(number, what)
-            if what != "completed" or before_it not in ("carried", "elsewhere", "repeated"):
+            if what != "completed" or before_it not in (
+                "carried",
+                "dropped",
+                "elsewhere",
+                "repeated",
+            ):
                 state[number] = what
