@@ -65,11 +65,11 @@ class BlockingTask:
     def enqueued(self) -> datetime:
         return self.task.enqueued
 
-    def complete(self) -> None:
-        self._thread.call(self.task.complete)
+    def complete(self) -> str:
+        return self._thread.call(self.task.complete)
 
-    def fail(self, error: str | BaseException, *, permanent: bool = False) -> None:
-        self._thread.call(self.task.fail, error, permanent=permanent)
+    def fail(self, error: str | BaseException, *, permanent: bool = False) -> str:
+        return self._thread.call(self.task.fail, error, permanent=permanent)
 
     def extend(self, lease: float = LEASE_S) -> None:
         self._thread.call(self.task.extend, lease)
@@ -253,13 +253,13 @@ class BlockingQueue:
             raise StopIteration
         return [BlockingTask(self._thread, task) for task in tasks]
 
-    def complete(self, tasks: Sequence[BlockingTask]) -> None:
-        self._thread.call(self._queue.complete, _own(tasks))
+    def complete(self, tasks: Sequence[BlockingTask]) -> str:
+        return self._thread.call(self._queue.complete, _own(tasks))
 
     def fail(
         self, tasks: Sequence[BlockingTask], error: str | BaseException, *, permanent: bool = False
-    ) -> None:
-        self._thread.call(self._queue.fail, _own(tasks), error, permanent=permanent)
+    ) -> str:
+        return self._thread.call(self._queue.fail, _own(tasks), error, permanent=permanent)
 
     def extend(self, tasks: Sequence[BlockingTask], lease: float = LEASE_S) -> None:
         self._thread.call(self._queue.extend, _own(tasks), lease)

@@ -198,19 +198,20 @@ class Queue:
         identity = (hello.producer_id, hello.name)
         return Worker(self._host, self.name, check_lease(lease), prefetch, identity)
 
-    async def complete(self, tasks: Sequence[Task]) -> None:
-        """All of them are done; returns when that is durable.
+    async def complete(self, tasks: Sequence[Task]) -> str:
+        """All of them are done; returns when that is durable, and at which level.
 
         Raises NotSettled, a LeaseExpired, with the `tasks` that are not this worker's any more; the
         others are complete.
         """
-        await self._host.settling.settle(COMPLETE, tasks)
+        return await self._host.settling.settle(COMPLETE, tasks)
 
     async def fail(
         self, tasks: Sequence[Task], error: str | BaseException, *, permanent: bool = False
-    ) -> None:
+    ) -> str:
         """As `Task.fail` for each of them."""
-        await self._host.settling.settle(REJECT if permanent else FAIL, tasks, error_text(error))
+        verb = REJECT if permanent else FAIL
+        return await self._host.settling.settle(verb, tasks, error_text(error))
 
     async def extend(self, tasks: Sequence[Task], lease: float = LEASE_S) -> None:
         """As `Task.extend` for each of them."""

@@ -13,6 +13,7 @@ from busnode.wire.ids import BrokerId
 from busnode.wire.limits import TASKS_MAX
 
 SHOWN: Final = 5
+LOCAL: Final = "local"
 
 
 class Word(NamedTuple):
@@ -37,7 +38,7 @@ class NotSettled(LeaseExpired):
 class Settlement:
     """Tasks of one owner and queue of which somebody has said the same, and what became of it."""
 
-    __slots__ = ("asked_at", "bell", "in_flight", "left", "refused", "until")
+    __slots__ = ("asked_at", "bell", "in_flight", "left", "level", "refused", "until")
 
     def __init__(self, count: int, until: float, asked_at: float) -> None:
         self.left = count
@@ -50,6 +51,12 @@ class Settlement:
         self.bell = Bell()
         """Rings when none is left."""
         self.refused: list[tuple[Task, BusnodeError]] = []
+        self.level = ""
+        """At which it is safe: the lower one, where it took several answers."""
+
+    def reached(self, level: str) -> None:
+        if self.level != LOCAL:
+            self.level = level
 
 
 Part = tuple[Settlement, Sequence[Task]]

@@ -18,7 +18,7 @@ from busnode.client.backoff import Backoff
 from busnode.client.bell import Bell
 from busnode.client.patience import Patience
 from busnode.client.refusal import refusal
-from busnode.client.settlement import Part, Pile, Settlement, Word, failure
+from busnode.client.settlement import LOCAL, Part, Pile, Settlement, Word, failure
 from busnode.client.task import EXTEND, RELEASE, Task
 from busnode.wire.control import Control, TaskDone, TaskSettled
 from busnode.wire.errors import BusnodeError, LeaseExpired, LimitReached, Unavailable
@@ -32,6 +32,8 @@ SETTLING_MAX: Final = 100_000
 
 FRAMES_MAX: Final = 8
 """Full frames in flight for one owner, queue and word. A frame that is not full goes alone."""
+
+MIRRORED: Final = "mirrored"
 
 GRACE_S: Final = 10.0
 """How long after the end of a lease an answer may come: the owner may have heard in time."""
@@ -70,8 +72,9 @@ class Settling:
 
     async def settle(
         self, verb: str, tasks: Sequence[Task], error: str = "", lease_s: float = 0.0
-    ) -> None:
-        """Say it of tasks of any owner and queue, and wait for all answers.
+    ) -> str:
+        """Say it of tasks of any owner and queue, and wait for all answers; at which level it is
+        safe for all of them.
 
         Raises NotSettled with those that were refused.
         """
@@ -93,6 +96,7 @@ class Settling:
         refused = [each for settlement in said for each in settlement.refused]
         if refused:
             raise failure(verb, refused)
+        return next((each.level for each in said if each.level == LOCAL), MIRRORED)
 
     def let_go(self, tasks: Sequence[Task]) -> None:
         """Give tasks back that nobody has begun. Where that cannot be said their leases end."""
@@ -151,16 +155,17 @@ class Settling:
     def settled(self, message: TaskSettled) -> None:
         """One frame is answered; what could not be told to its owner is told again later."""
         codes = {code: _error(code) for _, code in message.refused}
-        self._answered(message.done, {place: codes[code] for place, code in message.refused})
+        errors = {place: codes[code] for place, code in message.refused}
+        self._answered(message.done, errors, message.level)
 
     def refused(self, number: int, error: BusnodeError) -> None:
         """A whole frame was refused."""
         if number in self._flights:
             _, parts = self._flights[number]
             count = sum(len(tasks) for _, tasks in parts)
-            self._answered(number, dict.fromkeys(range(count), error))
+            self._answered(number, dict.fromkeys(range(count), error), LOCAL)
 
-    def _answered(self, number: int, errors: dict[int, BusnodeError]) -> None:
+    def _answered(self, number: int, errors: dict[int, BusnodeError], level: str) -> None:
         if number not in self._flights:
             return
         pile, parts = self._flights.pop(number)
@@ -169,6 +174,7 @@ class Settling:
         for settlement, tasks in parts:
             settlement.in_flight -= 1
             if settlement.left:
+                settlement.reached(level)
                 self._answer(pile, settlement, tasks, errors, first)
             first += len(tasks)
         if pile.later:

@@ -50,8 +50,9 @@ class Settler(Protocol):
 
     async def settle(
         self, verb: str, tasks: Sequence["Task"], error: str = "", lease_s: float = 0.0
-    ) -> None:
-        """Returns when it is so, and durable. Raises LeaseExpired for what is not ours any more."""
+    ) -> str:
+        """Returns when it is so, and durable; at which level. Raises LeaseExpired for what is not
+        ours any more."""
         ...
 
     def let_go(self, tasks: Sequence["Task"]) -> None:
@@ -130,18 +131,19 @@ class Task:
     def enqueued(self) -> datetime:
         return EPOCH + timedelta(microseconds=self.enqueued_us)
 
-    async def complete(self) -> None:
-        """It is done, and never comes again. Returns when that is durable.
+    async def complete(self) -> str:
+        """It is done, and never comes again. Returns when that is durable, and at which level:
+        `mirrored` or `local`.
 
         Raises LeaseExpired where somebody else has it by now, or may have.
         """
-        await self._settler.settle(COMPLETE, (self,))
+        return await self._settler.settle(COMPLETE, (self,))
 
-    async def fail(self, error: str | BaseException, *, permanent: bool = False) -> None:
+    async def fail(self, error: str | BaseException, *, permanent: bool = False) -> str:
         """It did not work: try again by the queue's schedule; `permanent`: make it a dead letter
-        at once. LeaseExpired as above."""
+        at once. The level, or LeaseExpired, as above."""
         verb = REJECT if permanent else FAIL
-        await self._settler.settle(verb, (self,), error_text(error))
+        return await self._settler.settle(verb, (self,), error_text(error))
 
     async def extend(self, lease: float = LEASE_S) -> None:
         """It takes so many seconds more, from now on. LeaseExpired as above."""

@@ -50,7 +50,8 @@ from busnode.node.status import answer_status, answer_topics
 from busnode.node.subscriptions import Subscriptions
 from busnode.node.task_answers import TASKS as TASK_ANSWERS
 from busnode.node.task_answers import TaskAnswers
-from busnode.node.task_claims import TaskClaims
+from busnode.node.task_claims import CLAIMS, TaskClaims
+from busnode.node.task_facts import FACTS
 from busnode.node.task_home import TaskHome
 from busnode.node.task_queue import JOURNAL
 from busnode.node.task_queues import TaskQueues
@@ -438,7 +439,7 @@ class RunningNode:
 
 def _is_of_no_queue(log_id: LogId) -> bool:
     """Whether a log may go because there is too much: what is known of tasks goes by age alone."""
-    return not log_id.topic.startswith((TASKS, JOURNAL))
+    return not log_id.topic.startswith((TASKS, JOURNAL, CLAIMS, FACTS))
 
 
 def _turn_away(stream: Stream, error: BusnodeError) -> None:

@@ -3,14 +3,16 @@
 Who holds a copy of its logs tells whoever goes on with its tasks which of them are finished, and is
 told in return which of them that one knows to be finished, and which it has. What it has itself
 beside that one it lets go of then, and not before: so a task is never dropped on the word of a node
-that may have had no copy of it, or may never have got to it. And with what that one does not have,
-the first of the holders goes on itself. Finished is what was completed or deleted: a number under
-which a task goes on no more, because it does so under another one, is never told as finished.
+that may have had no copy of it, or may never have got to it. And with what nobody is known to have
+the first of the holders goes on itself, and says so.
+
+Finished is what was completed or deleted: a number under which a task goes on no more, because it
+does so under another one, is never told as finished.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Final, Protocol
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Protocol
 
 from busnode.tasks.ranges import Numbers
 from busnode.wire.control import Control, TaskFinished
@@ -52,20 +54,15 @@ class _Asking:
     pause_s: float = ASK_S
 
 
-@dataclass(slots=True)
-class _Heard:
-    parts: int = 0
-    finished: Numbers = field(default_factory=Numbers)
-    held: Numbers = field(default_factory=Numbers)
-
-
 class Agreement:
     """What was said of whose tasks, as one incarnation knows it."""
 
     def __init__(self) -> None:
-        self._finished: dict[tuple[BrokerId, str], Numbers] = {}
-        """By origin and queue; what was told last is last."""
-        self._chunks = 0
+        self.finished = Known()
+        """Tasks that nobody has to care for any more."""
+        self.elsewhere = Known()
+        """Tasks that go on elsewhere: whoever has them lets go of them only when another has them
+        itself. So nobody needs to take them over; but nobody lets go of them because of this."""
         self._compared: dict[BrokerId, Link] = {}
         """With whom an origin was compared."""
         self._leaving: dict[BrokerId, _Asking] = {}
@@ -102,66 +99,86 @@ class Agreement:
             found.append(origin)
         return found
 
-    def note(self, origin: BrokerId, finished: Mapping[str, Numbers]) -> None:
-        """Tasks that nobody has to care for here."""
-        for queue, numbers in finished.items():
-            known = self._forget((origin, queue))
-            known.add_all(numbers)
-            self._finished[origin, queue] = known
-            self._chunks += 1 + known.chunk_count
-        while self._chunks > CHUNKS_MAX and len(self._finished) > 1:
-            self._forget(next(iter(self._finished)))
+
+class Known:
+    """Numbers in the logs of origins, by queue. Beyond a bound what is new puts the oldest out."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[tuple[BrokerId, str], Numbers] = {}
+        """What was told last is last."""
+        self._chunks = 0
+
+    def note(self, origin: BrokerId, queue: str, numbers: Numbers) -> bool:
+        """Whether any of it is news."""
+        known = self._forget((origin, queue))
+        before = len(known)
+        known.add_all(numbers)
+        self._numbers[origin, queue] = known
+        self._chunks += 1 + known.chunk_count
+        while self._chunks > CHUNKS_MAX and len(self._numbers) > 1:
+            self._forget(next(iter(self._numbers)))
+        return len(known) > before
+
+    def of(self, origin: BrokerId, queue: str) -> Numbers:
+        return self._numbers.get((origin, queue), Numbers())
 
     def _forget(self, whose: tuple[BrokerId, str]) -> Numbers:
-        known = self._finished.pop(whose, None)
+        known = self._numbers.pop(whose, None)
         if known is None:
             return Numbers()
         self._chunks -= 1 + known.chunk_count
         return known
 
-    def finished(self, origin: BrokerId, queue: str) -> Numbers:
-        return self._finished.get((origin, queue), Numbers())
+
+class Account(NamedTuple):
+    """What a node has told of one queue of an origin."""
+
+    finished: Numbers
+    held: Numbers
+    elsewhere: Numbers
 
 
 class Hearing:
     """What nodes tell in several frames, until all of it has come."""
 
     def __init__(self) -> None:
-        self._heard: dict[tuple[BrokerId, BrokerId, str], _Heard] = {}
+        self._heard: dict[tuple[BrokerId, BrokerId, str], tuple[int, Account]] = {}
 
-    def hear(
-        self, sender: BrokerId, message: TaskFinished, last_no: int
-    ) -> tuple[Numbers, Numbers] | None:
-        """What is finished and what is held, of numbers up to the last that can mean anything here;
-        None while parts are missing."""
+    def hear(self, sender: BrokerId, message: TaskFinished, last_no: int) -> Account | None:
+        """All that was told, of numbers up to the last that can mean anything here; None while
+        parts are missing."""
         whose = sender, message.origin, message.queue
-        heard = self._heard.pop(whose, None)
+        parts, heard = self._heard.pop(whose, (0, None))
         if heard is None or message.part == 0:
-            heard = _Heard()
-        if message.part != heard.parts:
+            parts, heard = 0, Account(Numbers(), Numbers(), Numbers())
+        if message.part != parts:
             return None
-        heard.parts += 1
         add_ranges(heard.finished, message.finished, last_no)
         add_ranges(heard.held, message.held, last_no)
-        if heard.parts >= message.parts:
-            return heard.finished, heard.held
-        self._heard[whose] = heard
+        add_ranges(heard.elsewhere, message.elsewhere, last_no)
+        if parts + 1 >= message.parts:
+            return heard
+        self._heard[whose] = parts + 1, heard
         if len(self._heard) > HEARD_MAX:
             del self._heard[next(iter(self._heard))]
         return None
 
 
 def tell(
-    link: Link, origin: BrokerId, queue: str, finished: Numbers, held: Numbers | None = None
+    link: Link,
+    origin: BrokerId,
+    queue: str,
+    finished: Numbers,
+    held: Numbers,
+    elsewhere: Numbers | None = None,
 ) -> None:
     """In one frame, or in several; also that there are none."""
-    over = list(finished.runs())
-    there = list((held or Numbers()).runs())
+    columns = [list(each.runs()) for each in (finished, held, elsewhere or Numbers())]
     most = CONTROL_ELEMENTS_MAX
-    parts = max(1, -(-len(over) // most), -(-len(there) // most))
+    parts = max(1, *(-(-len(runs) // most) for runs in columns))
     for part in range(parts):
-        those = slice(part * most, (part + 1) * most)
-        link.tell(TaskFinished(origin, queue, over[those], there[those], part, parts))
+        over, there, others = (runs[part * most : (part + 1) * most] for runs in columns)
+        link.tell(TaskFinished(origin, queue, over, there, others, part, parts))
 
 
 def add_ranges(numbers: Numbers, ranges: Iterable[tuple[int, int]], last_no: int) -> None:
@@ -178,4 +195,12 @@ def merged(*several: Numbers) -> Numbers:
     found = Numbers()
     for numbers in several:
         found.add_all(numbers)
+    return found
+
+
+def without(numbers: Numbers, *others: Numbers) -> Numbers:
+    found = merged(numbers)
+    for each in others:
+        for first, last in each.runs():
+            found.discard_run(first, last)
     return found

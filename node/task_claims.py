@@ -6,7 +6,7 @@ it and at each that hears of it. What is claimed is taken over from the copies o
 
 import logging
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Final, Protocol, assert_never
 
@@ -19,7 +19,17 @@ from busnode.node.own_messages import PERSISTENT, OwnMessages
 from busnode.node.ownership import Ownership
 from busnode.node.publishing import TASKS
 from busnode.node.subscription import Mender
-from busnode.node.task_agreement import WAITING_MAX, Agreement, Hearing, Link, merged, tell
+from busnode.node.task_agreement import (
+    WAITING_MAX,
+    Account,
+    Agreement,
+    Hearing,
+    Link,
+    merged,
+    tell,
+    without,
+)
+from busnode.node.task_facts import FACTS, Fact, encode_fact, read_facts
 from busnode.node.task_queue import JOURNAL
 from busnode.node.task_queues import TaskQueues
 from busnode.node.task_takeover import Takeover
@@ -285,13 +295,14 @@ class TaskClaims:
 
     def _publish(self, claimed: Claimed) -> bool:
         """Whether it is on its way to the disk."""
+        return self._keep(CLAIMS, [_encode(claimed)])
+
+    def _keep(self, topic: Topic, payloads: list[bytes]) -> bool:
         try:
-            payload = _encode(claimed)
-            utc_us = self._world.clock.utc_us()
-            self._own.publish(CLAIMS, Columns([payload]), utc_us, PERSISTENT)
+            self._own.publish(topic, Columns(payloads), self._world.clock.utc_us(), PERSISTENT)
             self._own.flush()
         except BusnodeError as error:
-            logger.warning("a claim was not kept: %s", error)
+            logger.warning("%s is not kept: %s", topic, error)
             return False
         return True
 
@@ -341,13 +352,18 @@ class TaskClaims:
         self, origin: BrokerId, others: Mapping[str, Numbers] | None = None
     ) -> Takeover:
         """All queues of an origin; or these, but for what others have."""
+        self._read_facts(origin)
         takeover = self._takeover(origin)
         if others is None:
             others = dict.fromkeys(takeover.queues, Numbers())
         await takeover.run(
             {queue: merged(self._known(origin, queue), those) for queue, those in others.items()}
         )
-        self._agreement.note(origin, takeover.finished)
+        for queue, numbers in takeover.finished.items():
+            self._note(Fact("finished", origin, queue, numbers))
+        for queue, taken in takeover.taken.items():
+            for earlier, numbers in taken.items():
+                self._note(Fact("elsewhere", earlier, queue, numbers))
         self._taken[origin] = {**self._taken.get(origin, {}), **takeover.taken}
         if takeover.count:
             self._tell(TASKS_TAKEN_OVER, origin=origin.hex(), count=takeover.count)
@@ -355,13 +371,32 @@ class TaskClaims:
             self._tell(TASKS_UNREADABLE, origin=origin.hex(), count=takeover.unreadable)
         return takeover
 
-    def _known(self, origin: BrokerId, queue: str) -> Numbers:
-        """What is here of an origin's queue, or finished, or was taken over by those whom we have
-        taken over."""
+    def _read_facts(self, writer: BrokerId) -> None:
+        """What an incarnation knew whose tasks we take over."""
+        log = self._store.get(LogId(writer, FACTS))
+        for fact in () if log is None else read_facts(log):
+            self._note(fact)
+
+    def _note(self, fact: Fact) -> None:
+        """It is so for good. What is news is written down for whoever comes after us."""
+        agreement = self._agreement
+        known = agreement.finished if fact.kind == "finished" else agreement.elsewhere
+        if known.note(fact.origin, fact.queue, fact.numbers) and fact.origin != self._me:
+            self._keep(FACTS, encode_fact(fact))
+
+    def _held(self, origin: BrokerId, queue: str) -> Numbers:
+        """What is here of an origin's queue, or was taken over by those whom we have taken over."""
         return merged(
             self._queues.extents(origin, queue),
-            self._agreement.finished(origin, queue),
             *(taken.get(queue, {}).get(origin, Numbers()) for taken in self._taken.values()),
+        )
+
+    def _known(self, origin: BrokerId, queue: str) -> Numbers:
+        """What nobody has to take over."""
+        return merged(
+            self._held(origin, queue),
+            self._agreement.finished.of(origin, queue),
+            self._agreement.elsewhere.of(origin, queue),
         )
 
     # What several nodes know of -------------------------------------------------------------------
@@ -384,13 +419,21 @@ class TaskClaims:
         here, are_all = await self._queues.done_of(origin)
         for queue, numbers in here.items():
             finished[queue] = merged(numbers, finished.get(queue, Numbers()))
+        for queue, numbers in finished.items():
+            numbers.add_all(self._agreement.finished.of(origin, queue))
         link = self._link_of(origin)
         if link is None:
             return
         for queue, numbers in finished.items():
-            tell(link, origin, queue, numbers)
+            self._tell_owner(link, origin, queue, numbers)
         if are_all and self._agreement.keeps(origin):
             self._tell(TASKS_GIVEN_UP, origin=origin.hex())
+
+    def _tell_owner(self, link: Link, origin: BrokerId, queue: str, finished: Numbers) -> None:
+        """What we are about to let go of we do not say to have."""
+        is_leaving = self._agreement.is_leaving(origin)
+        held = Numbers() if is_leaving else without(self._held(origin, queue), finished)
+        tell(link, origin, queue, finished, held)
 
     def told(self, node: BrokerId, message: TaskFinished) -> None:
         """Another node tells what is finished of ours; or what it has, of what is its own."""
@@ -409,38 +452,51 @@ class TaskClaims:
         heard = self._hearing.hear(sender, message, 0 if log is None else log.committed_no)
         if heard is None:
             return
-        finished, held = heard
         owner = self._claims.resolve(origin)
         if owner not in (self._me, sender):
             return
-        self._agreement.note(origin, {queue: finished})
-        await self._queues.finish(origin, queue, finished)
+        self._note(Fact("finished", origin, queue, heard.finished))
+        await self._queues.finish(origin, queue, heard.finished)
         if owner == self._me:
+            self._note(Fact("elsewhere", origin, queue, heard.held))
             await self._answer(origin, queue, sender)
         else:
-            await self._part(origin, queue, finished, held)
+            await self._part(origin, queue, heard)
 
     async def _answer(self, origin: BrokerId, queue: str, sender: BrokerId) -> None:
         if CarryAll(origin) in self._jobs:
             # When that is done.
-            self._add(Told(TaskFinished(origin, queue, [], [], 0, 1), sender))
+            self._add(Told(TaskFinished(origin, queue, [], [], [], 0, 1), sender))
             return
         done, _ = await self._queues.done_of(origin, queue)
         link = self._peers.links_by_incarnation().get(sender)
         if link is None or self._claims.resolve(origin) != self._me:
             return
-        finished = merged(self._agreement.finished(origin, queue), done.get(queue, Numbers()))
-        held = self._known(origin, queue)
-        for first, last in finished.runs():
-            held.discard_run(first, last)
-        tell(link, origin, queue, finished, held)
+        finished = merged(self._agreement.finished.of(origin, queue), done.get(queue, Numbers()))
+        held = without(self._held(origin, queue), finished)
+        elsewhere = without(self._agreement.elsewhere.of(origin, queue), finished, held)
+        tell(link, origin, queue, finished, held, elsewhere)
 
-    async def _part(self, origin: BrokerId, queue: str, finished: Numbers, held: Numbers) -> None:
-        """The owner knows that some are finished, and has others."""
+    async def _part(self, origin: BrokerId, queue: str, heard: Account) -> None:
+        """The owner knows that some are finished, has others, and knows where others are."""
         if self._agreement.is_leaving(origin):
-            await self._queues.give_up(origin, queue, held)
-        if origin in self._origins and self._is_first_beside_owner(origin):
-            await self._take_over(origin, {queue: merged(finished, held)})
+            await self._queues.give_up(origin, queue, heard.held)
+        if origin not in self._origins or not self._is_first_beside_owner(origin):
+            return
+        others = [numbers async for numbers in self._taken_on_the_way(origin, queue)]
+        takeover = await self._take_over(origin, {queue: merged(*heard, *others)})
+        link = self._link_of(origin)
+        if takeover.count and link is not None:
+            self._tell_owner(link, origin, queue, takeover.finished[queue])
+
+    async def _taken_on_the_way(self, origin: BrokerId, queue: str) -> AsyncIterator[Numbers]:
+        """What those have taken over of an origin's queue who had its tasks before their owner, as
+        far as their logs are here: those go on with them in whose logs they are."""
+        for heir in self._claims.heirs(origin):
+            if heir in self._origins:
+                takeover = self._takeover(heir)
+                await takeover.look()
+                yield takeover.taken.get(queue, {}).get(origin, Numbers())
 
     def _is_first_beside_owner(self, origin: BrokerId) -> bool:
         owner = self._claims.resolve(origin)
@@ -474,7 +530,8 @@ class Told:
 
     @property
     def weight(self) -> int:
-        return 1 + len(self.message.finished) + len(self.message.held)
+        message = self.message
+        return 1 + sum(map(len, (message.finished, message.held, message.elsewhere)))
 
 
 Job = CarryAll | Compare | Told

@@ -91,7 +91,11 @@ class Takeover:
         recovery = Recovery(self.origin)
         if journal is not None:
             recovery = await self._recover(journal)
-        self.taken[queue] = recovery.taken
+        log = self._store.get(LogId(self.origin, Topic(TASKS + queue)))
+        # Where the copy of the tasks is behind that of the journal, what was taken over may be
+        # among what is missing: then it is better taken twice than never.
+        is_whole = log is not None and recovery.extent <= log.committed_no
+        self.taken[queue] = recovery.taken if is_whole else {}
         finished = self.finished[queue] = Numbers()
         for first, last in recovery.finished:
             finished.add_run(first, last)

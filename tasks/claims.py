@@ -211,6 +211,15 @@ class Claims:
             seen.add(origin)
         return origin
 
+    def heirs(self, origin: BrokerId) -> list[BrokerId]:
+        """Those who have claimed the tasks of an origin, one from the other, up to the last."""
+        found: list[BrokerId] = []
+        claimed = self._claims.get(origin)
+        while claimed is not None and claimed.claimer not in found:
+            found.append(claimed.claimer)
+            claimed = self._claims.get(claimed.claimer)
+        return found
+
     def inherited(self, claimer: BrokerId) -> list[BrokerId]:
         """Origins whose tasks are a claimer's, also through others that it has claimed. Who takes
         over the claimer goes on with them: it may have died in the middle."""

@@ -142,6 +142,7 @@ class Recovery:
             case TakenOver(origin, runs, here):
                 for first, last in here:
                     self._arrived.add_run(first, last)
+                    self.extent = max(self.extent, last)
                 if origin == self.broker_id:
                     self._finish(runs)
                     self._move(runs)
@@ -154,6 +155,7 @@ class Recovery:
                 self._move(here)
             case SnapshotBegun(floor, extent, ceiling):
                 self._sorted_no = max(self._sorted_no, extent)
+                self.extent = max(self.extent, extent)
                 if floor > 1:
                     self._finish([(1, floor - 1)])
                 self.ceiling = max(self.ceiling, ceiling)

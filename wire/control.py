@@ -597,15 +597,17 @@ class TaskClaim(Control):
 @dataclass(frozen=True, slots=True)
 class TaskFinished(Control):
     """holder → owner: these tasks, by their numbers in the origin's log, are finished as far as I
-    know; you go on with the origin's tasks, and need not do them again. owner → holder, in answer:
-    these are finished, and those I have; you need not keep them. What does not fit into one frame
-    comes in so many parts, numbered from 0 on."""
+    know, and those I have; you go on with the origin's tasks, and need not do them again. owner →
+    holder, in answer: these are finished, those I have, and you need not keep them; and others are
+    elsewhere, so that you need not take them over. What does not fit into one frame comes in so
+    many parts, numbered from 0 on."""
 
     TYPE = FrameType.TASK_FINISHED
     origin: Broker
     queue: Name
     finished: NumberRanges
     held: NumberRanges
+    elsewhere: NumberRanges
     part: Amount
     parts: Amount
 

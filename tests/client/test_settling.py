@@ -27,7 +27,7 @@ from tests.client.test_polling import tasks
 class Saying:
     """Something that is said of tasks in a task of its own, and what became of it."""
 
-    def __init__(self, work: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, work: Callable[[], Awaitable[object]]) -> None:
         self._work = work
         self.begun = self.ended = False
         self.error: BusnodeError | None = None
@@ -92,7 +92,7 @@ async def holding(count: int, lease: float = 20.0) -> AsyncIterator[Holding]:
 
 
 @asynccontextmanager
-async def saying(*works: Callable[[], Awaitable[None]]) -> AsyncIterator[list[Saying]]:
+async def saying(*works: Callable[[], Awaitable[object]]) -> AsyncIterator[list[Saying]]:
     async with anyio.create_task_group() as group:
         all_of_them = [Saying(work) for work in works]
         for each in all_of_them:

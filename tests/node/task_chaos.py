@@ -98,18 +98,20 @@ class Worker:
     async def _say(self, queue: Queue, said: Said, rows: list[tuple[Task, Delivery]]) -> None:
         tasks = [task for task, _ in rows]
         refused: set[str] = set()
+        # Of those that were not refused it is not said here how safe they are.
+        level = "local"
         try:
             if said == "complete":
-                await queue.complete(tasks)
+                level = await queue.complete(tasks)
             else:
-                await queue.fail(tasks, "as it is written", permanent=said == "reject")
+                level = await queue.fail(tasks, "as it is written", permanent=said == "reject")
         except NotSettled as error:
             refused = {task.id for task in error.tasks}
         except BusnodeError:
             refused = {task.id for task in tasks}
         for task, delivery in rows:
             if task.id not in refused:
-                self._history.settled(task, delivery)
+                self._history.settled(task, delivery, level)
 
 
 def word(task: Task) -> Said:

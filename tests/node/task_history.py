@@ -14,6 +14,7 @@ Said = Literal["nothing", "complete", "fail", "reject"]
 
 DEAD_OWNER: Final = "lease of a dead owner"
 ACK_LOST: Final = "word that died with its owner, or on the way"
+ALONE: Final = "word that its owner had alone, which is gone"
 EXPIRED: Final = "lease that ran out"
 LATE: Final = "lease that was void when the worker came to it"
 ADOPTED: Final = "adopted from an owner that was only paused"
@@ -28,7 +29,8 @@ class Delivery:
     fence: int
     attempt: int
     said: Said = "nothing"
-    accepted: bool = False
+    level: str = ""
+    """At which its word was accepted."""
 
 
 @dataclass(slots=True)
@@ -38,8 +40,10 @@ class Story:
     deliveries: list[Delivery] = field(default_factory=list)
     is_completed: bool = False
     """A worker's word was accepted."""
+    is_safe: bool = False
+    """And on two disks."""
     failures: int = 0
-    """Those that were accepted."""
+    """Those that were accepted, and are on two disks."""
 
 
 class History:
@@ -89,16 +93,17 @@ class History:
         self.deliveries += 1
         return now
 
-    def settled(self, task: Task, delivery: Delivery) -> None:
+    def settled(self, task: Task, delivery: Delivery, level: str) -> None:
         """What was said of it was accepted."""
-        delivery.accepted = True
+        delivery.level = level
         story = self.stories[task.id]
         match delivery.said:
             case "complete":
                 self.completed += not story.is_completed
                 story.is_completed = True
+                story.is_safe = story.is_safe or level == "mirrored"
             case "fail" | "reject":
-                story.failures += 1
+                story.failures += level == "mirrored"
             case "nothing":
                 raise AssertionError("nothing was said")
 
@@ -112,16 +117,16 @@ class History:
             self._wrong(task, f"fence {now.fence} twice")
         if now.fence < last.fence:
             self.repeats[LATE] += 1
-        elif last.accepted and last.said == "fail":
+        elif last.level and last.said == "fail":
             return  # it is tried again, as it should
         else:
-            if story.is_completed and not self._was_paused(story):
+            if story.is_safe and not self._was_paused(story):
                 self._wrong(task, f"came again after it was completed: {story.deliveries}, {now}")
             self.repeats[self._cause(last, now)] += 1
 
     def _cause(self, last: Delivery, now: Delivery) -> str:
-        if last.said != "nothing" and not last.accepted:
-            return ACK_LOST
+        if last.said != "nothing":
+            return ALONE if last.level else ACK_LOST
         if last.owner in self.trouble.gone:
             return DEAD_OWNER
         return EXPIRED if last.owner == now.owner else ADOPTED
@@ -137,7 +142,7 @@ class History:
             # A word that was not answered may have been heard all the same.
             was_said = any(each.said == "complete" for each in story.deliveries)
             if task_id in dead:
-                if story.is_completed and not self._was_paused(story):
+                if story.is_safe and not self._was_paused(story):
                     self.wrong.append(f"{task_id} {payload!r}: completed, and a dead letter")
             elif was_said:
                 self.completed += not story.is_completed

@@ -212,3 +212,50 @@ def test_tasks_that_were_given_back_are_adopted_again_when_their_owner_dies(seed
             await mirrored(cluster, "a", "b")
         await cluster["a"].kill()
         await cluster.until(lambda: statistics(b.task_queues).ready == 40, "the last adoption")
+
+
+@SEEDS
+def test_what_an_heir_has_finished_stays_finished_when_its_heir_has_older_copies(seed: int) -> None:
+    """The last node has logs of the first and of the third owner, and none of the second's, whose
+    journal told what became of the first's."""
+
+    @on_cluster(seed, "a", "b", "c")
+    async def _(cluster: SimulatedCluster) -> None:
+        async def mirror_at(name: str, mirror: str) -> None:
+            await cluster[name].kill()
+            cluster[name].settings["mirror"] = mirror
+            await cluster[name].start()
+            await cluster.meshed()
+            await mirrored(cluster, name)
+
+        async def do(count: int, *nodes: str) -> None:
+            async with cluster.client(*nodes, name="w") as worker:
+                queue = worker.queue(QUEUE)
+                tasks = await some(queue, count)
+                assert len(tasks) == count
+                await queue.complete(tasks)
+                done.update(task.payload for task in tasks)
+
+        def ready(name: str) -> int:
+            queues = cluster[name].node.task_queues
+            return statistics(queues).ready if QUEUE in queues.owned else 0
+
+        done: Counter[bytes] = Counter()
+        await mirror_at("c", "b")
+        await mirror_at("a", "b")
+        async with cluster.client("a", name="p") as producer:
+            await enqueue(producer, range(40))
+        await do(10, "a")
+        await mirror_at("a", "c")
+        await cluster.until(lambda: ready("a") == 30, "what is left")
+        await do(10, "a")
+        await cluster["a"].kill()
+        await cluster.until(lambda: ready("c") == 20, "an adoption")
+        await do(10, "c")
+        await mirrored(cluster, "c")
+        await cluster["c"].kill()
+        await cluster.until(lambda: ready("b") > 0, "another one")
+        await trio.sleep(10)
+        assert ready("b") == 10
+        await do(10, "b")
+        assert set(done.values()) == {1}

@@ -20,15 +20,19 @@ def check(story: Story) -> Found:
     knowledge = Knowledge(story.history, story.tasks)
     failed: dict[str, list[TaskAnswered]] = {}
     last: dict[tuple[LogId, str], TaskGiven] = {}
+    requeued_at: dict[str, float] = {}
     for event in story.history.events:
         match event:
             case LetterAsked(act="requeue"):
                 # It may be that it was done and nobody was told, or is done a little later.
                 failed.pop(event.id, None)
+                requeued_at[event.id] = event.at
                 for each in [each for each in last if each[1] == event.id]:
                     del last[each]
             case TaskAnswered(verb="fail" | "reject", code=""):
-                failed.setdefault(event.id, []).append(event)
+                # The answer may come after a requeue of what it is about.
+                if event.said_at > requeued_at.get(event.id, -1.0):
+                    failed.setdefault(event.id, []).append(event)
             case TaskGiven():
                 for before in failed.get(event.id, ()):
                     if event.attempt <= before.attempt and knowledge.knew(event, before):

@@ -143,7 +143,9 @@ class TaskWorker:
         else:
             await self._say(tasks, verb, lambda: queue.fail(tasks, "it failed late"))
 
-    async def _say(self, tasks: list[Task], verb: str, say: Callable[[], Awaitable[None]]) -> None:
+    async def _say(
+        self, tasks: list[Task], verb: str, say: Callable[[], Awaitable[object]]
+    ) -> None:
         saying = self._notes.saying(self.name, verb, tasks)
         try:
             await say()
