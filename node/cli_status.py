@@ -190,8 +190,9 @@ def show_clients(found: Status, on: "Console | None" = None) -> None:
     for client in clients:
         who = (f"{client['client_no']} {printable(client['name'])}", str(client["address"]))
         rows.extend((*who, *_subscription(each)) for each in client["subscriptions"])
+        rows.extend((*who, *_poll(each)) for each in client["queues"])
         left_out = client["subscriptions_count"] - len(client["subscriptions"])
-        if not client["subscriptions_count"]:
+        if not client["subscriptions_count"] and not client["queues"]:
             rows.append((*who, "–", "–", "no subscription"))
         elif left_out:
             rows.append((*who, f"and {left_out:,} more", "–", "–"))
@@ -208,6 +209,11 @@ def _subscription(found: Status) -> tuple[str, ...]:
         "?" if found["behind"] is None else f"{found['behind']:,}",
         f"{found['idle']}{dropped}",
     )
+
+
+def _poll(found: Status) -> tuple[str, ...]:
+    state = f"can take {found['wants']:,} more" if found["wants"] else "has all it can take"
+    return f"queue {printable(found['queue'])}", "–", state
 
 
 def _show_count(count: int, shown: int, noun: str, on: "Console | None") -> None:

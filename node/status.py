@@ -140,6 +140,10 @@ def _clients(node: "RunningNode", rows_max: int) -> list[Status]:
                 "sent_bytes": session.outgoing.sent_bytes,
                 "subscriptions_count": len(mine),
                 "subscriptions": shown,
+                "queues": [
+                    {"queue": queue, "wants": wants}
+                    for queue, wants in islice(node.task_home.polls_of(session), rows_max)
+                ],
             }
         )
     return clients

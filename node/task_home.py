@@ -1,6 +1,7 @@
 """A node as the home of workers: it gets tasks for them, from its own queues and from other owners,
 and passes on what they say of them."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol
@@ -117,6 +118,10 @@ class TaskHome:
         """Polls of clients here."""
         return len(self._workers)
 
+    def polls_of(self, session: ClientSession) -> Iterable[tuple[str, int]]:
+        """The queues that a client works on, and how many tasks more it can take of each."""
+        return [(each.queue, each.want) for each in self._polls.get(session, {}).values()]
+
     def _next(self) -> int:
         self._number += 1
         return self._number
@@ -152,7 +157,7 @@ class TaskHome:
         worker = Worker(session, frames, self._next(), message.poll, queue, lease_s)
         polls[message.poll] = self._workers[worker.number] = worker
         if queue not in self._supplies:
-            self._supplies[queue] = Supply()
+            self._supplies[queue] = Supply(self._next)
             for owner in self._links:
                 self._handle(queue, OwnerReady(owner))
         return worker

@@ -7,6 +7,7 @@ worker has one ask under way: so no worker, and no owner, comes first twice.
 """
 
 from collections import Counter, deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, assert_never
 
@@ -111,7 +112,10 @@ class _Ask:
 class Supply:
     """A home's side of one queue. What an event costs does not grow with the number of workers."""
 
-    def __init__(self) -> None:
+    def __init__(self, next_ask: Callable[[], int]) -> None:
+        """`next_ask` numbers the asks: no two of one home are the same, also not of different
+        queues, or of one that all workers have left and come back to."""
+        self._next_ask = next_ask
         self._credit: dict[int, int] = {}
         """What each worker can take and was not asked for yet."""
         self._turn: dict[int, None] = {}
@@ -127,7 +131,6 @@ class Supply:
         self._renewed: set[int] = set()
         """Asks under way whose owner has said since that it has something: what they bring tells
         how it was before that."""
-        self._last_ask = 0
 
     def handle(self, event: Event) -> list[Action]:
         actions: list[Action] = []
@@ -209,7 +212,7 @@ class Supply:
             hungry = len(self._turn)
             worker = next(iter(self._turn))
             want = min(self._credit[worker], TASKS_MAX)
-            ask = self._last_ask = self._last_ask + 1
+            ask = self._next_ask()
             del self._turn[worker]
             self._credit[worker] -= want
             self._asking[worker] = ask

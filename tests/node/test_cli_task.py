@@ -247,6 +247,7 @@ def test_status_has_the_queues_of_the_node(node: NodeProcess) -> None:
         wait_for(lambda: node.status()["tasks"]["workers"] == 1)
         text = node.output("status")
     assert re.search(r"tasks +\d+ queues?, 1 worker here", text)
+    assert re.search(r"queue idle +– +can take \d+ more$", text, re.MULTILINE)
     assert re.search(r"^shown +3 +0 +0 +0 .* +0 +0 +0$", text, re.MULTILINE)
 
 

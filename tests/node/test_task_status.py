@@ -64,9 +64,12 @@ def test_workers_are_counted_while_they_poll() -> None:
         with trio.move_on_after(1):
             await anext(poll)
         assert status(node)["tasks"]["workers"] == 1
+        (client,) = status(node)["clients"]
+        assert client["queues"] == [{"queue": "emails", "wants": 1}]
         poll.close()
         await trio.sleep(1)
         assert status(node)["tasks"]["workers"] == 0
+        assert status(node)["clients"][0]["queues"] == []
 
     on_one_node(main)
 

@@ -1,6 +1,7 @@
 """How a home divides its workers' credit among owners, and an owner its tasks among homes."""
 
 from collections import Counter
+from itertools import count
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -29,7 +30,7 @@ A, B = BrokerId(b"a" * 16), BrokerId(b"b" * 16)
 
 def without_own() -> Supply:
     """One whose own queue has said that it has nothing."""
-    supply = Supply()
+    supply = Supply(count(1).__next__)
     (ask,) = supply.handle(WorkerWants(99, 1))
     assert isinstance(ask, AskOwn)
     supply.handle(Answered(ask.ask, 0))
@@ -38,7 +39,7 @@ def without_own() -> Supply:
 
 
 def test_the_own_queue_is_asked_first_and_then_each_owner_in_turn() -> None:
-    supply = Supply()
+    supply = Supply(count(1).__next__)
     supply.handle(OwnerReady(A))
     supply.handle(OwnerReady(B))
     assert supply.handle(WorkerWants(1, 10)) == [AskOwn(1, 1, 10, 1)]
@@ -66,7 +67,7 @@ def test_one_that_gave_all_it_was_asked_for_is_asked_again() -> None:
 
 
 def test_a_queue_that_shares_what_it_has_is_not_empty() -> None:
-    supply = Supply()
+    supply = Supply(count(1).__next__)
     supply.handle(WorkerWants(1, 10))
     assert supply.handle(WorkerWants(2, 10)) == []
     assert supply.handle(Answered(1, 5, more=True)) == [AskOwn(2, 2, 10, 2)]
@@ -74,7 +75,7 @@ def test_a_queue_that_shares_what_it_has_is_not_empty() -> None:
 
 
 def test_workers_take_turns() -> None:
-    supply = Supply()
+    supply = Supply(count(1).__next__)
     for worker in (1, 2, 3):
         supply.handle(WorkerWants(worker, 100))
     asked: list[int] = []
@@ -107,7 +108,7 @@ def test_a_thousand_workers_are_no_flood_for_an_owner() -> None:
 
 
 def test_no_ask_is_larger_than_a_frame() -> None:
-    supply = Supply()
+    supply = Supply(count(1).__next__)
     assert supply.handle(WorkerWants(1, 10**6)) == [AskOwn(1, 1, TASKS_MAX, 1)]
 
 
@@ -188,7 +189,7 @@ class HomeAndOwners(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        self.supply = Supply()
+        self.supply = Supply(count(1).__next__)
         self.credit: Counter[int] = Counter()
         self.stock: dict[BrokerId | None, int] = {None: 0}
         self.asks: dict[int, tuple[BrokerId | None, int, int]] = {}
@@ -286,7 +287,7 @@ TestHomeAndOwners = HomeAndOwners.TestCase
 
 def test_who_has_said_meanwhile_that_it_has_something_is_asked_again() -> None:
     """An ask that is answered late tells how it was before that."""
-    supply = Supply()
+    supply = Supply(count(1).__next__)
     (own,) = supply.handle(WorkerWants(1, 10))
     assert isinstance(own, AskOwn)
     assert supply.handle(OwnerReady(None)) == []
