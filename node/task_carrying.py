@@ -1,16 +1,17 @@
 """Writing tasks again at the end of this incarnation's own log, with all that is known of them."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 import trio
 
 from busnode.node.own_messages import PERSISTENT, OwnMessages, OwnPublisher
 from busnode.node.publishing import TASKS
+from busnode.node.receipts import Row
 from busnode.wire.batches import Columns
 from busnode.wire.carried_task import CARRIED, CARRIED_BYTES_MAX, Carried, encode_carried
 from busnode.wire.errors import BusnodeError, Unavailable
-from busnode.wire.ids import Topic
+from busnode.wire.ids import BrokerId, Topic
 from busnode.wire.limits import HEADERS_BYTES_MAX, HEADERS_MAX, MIB
 from busnode.world.clock import Clock
 
@@ -22,12 +23,19 @@ WINDOW_BYTES: Final = 16 * MIB
 
 
 class Carrier(OwnPublisher):
-    """The node as one that carries tasks: it waits until they are durable."""
+    """The node as one that carries tasks: it waits until they are as safe as they can be now."""
 
     def __init__(self) -> None:
         super().__init__()
         self.lost: BusnodeError | None = None
+        self.unacked = 0
+        """Batches."""
         self._moved = trio.Event()
+
+    def acked(self, broker_id: BrokerId, level: str, rows: list[Row]) -> None:
+        del broker_id, level
+        self.unacked -= sum(batches for _, batches, _ in rows)
+        self._moved.set()
 
     def refused(self, error: BusnodeError, seqs: Iterable[int]) -> None:
         del seqs
@@ -38,9 +46,16 @@ class Carrier(OwnPublisher):
         super().committed(size_bytes)
         self._moved.set()
 
-    async def wait(self, uncommitted_bytes_max: int) -> None:
-        """Until no more than so much waits to be durable. Unavailable when the log is lost."""
-        while self.lost is None and self.uncommitted_bytes > uncommitted_bytes_max:
+    async def wait_for_room(self) -> None:
+        """Until little enough waits to be durable. Unavailable when the log is lost."""
+        await self._wait(lambda: self.uncommitted_bytes <= WINDOW_BYTES)
+
+    async def wait_for_acks(self) -> None:
+        """Until all is on a mirror's disk too, while there is one. Unavailable likewise."""
+        await self._wait(lambda: not self.unacked)
+
+    async def _wait(self, is_so: Callable[[], bool]) -> None:
+        while self.lost is None and not is_so():
             self._moved = trio.Event()
             await self._moved.wait()
         if self.lost is not None:
@@ -78,15 +93,17 @@ class Carrying:
             columns = Columns(self._payloads, headers=self._headers)
             self._payloads, self._headers, self._size_bytes = [], [], 0
             now_us = self._clock.utc_us()
+            self._carrier.unacked += 1
             self._own.publish(self._topic, columns, now_us, PERSISTENT, self._carrier)
             self._own.flush()
-            await self._carrier.wait(WINDOW_BYTES)
+            await self._carrier.wait_for_room()
         await trio.lowlevel.checkpoint()
 
     async def finish(self) -> None:
-        """Write the rest, and wait until all of it is durable."""
+        """Write the rest, and wait until all of it is acked: whoever had the tasks before may let
+        go of them then."""
         await self.flush()
-        await self._carrier.wait(0)
+        await self._carrier.wait_for_acks()
 
 
 def headers_with(headers: Mapping[str, str], carried: Carried) -> dict[str, str]:
