@@ -35,7 +35,9 @@ class Contents:
     @property
     def durable_bytes(self) -> int:
         """How much from the beginning on a power loss would certainly leave."""
-        return min((self._dirty_from, *(start for start, _ in self._doubtful)))
+        if not self._doubtful:
+            return self._dirty_from
+        return min(self._dirty_from, *(start for start, _ in self._doubtful))
 
     def append(self, data: Bytes) -> None:
         self.cached += data

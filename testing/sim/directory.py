@@ -68,6 +68,8 @@ class Journal:
     def __init__(self) -> None:
         self.mark = 0
         """The number of the last change."""
+        self.version = 0
+        """Grows with all that may change what is certain."""
         self._changes: list[Change] = []
 
     def link(self, directory: Directory, name: str, inode: Inode) -> Change:
@@ -80,6 +82,7 @@ class Journal:
         change.apply(change.directory.entries)
         self._changes.append(change)
         self.mark = change.number
+        self.version += 1
         return change
 
     def sync(self, directory: Directory, mark: int) -> None:
@@ -91,6 +94,7 @@ class Journal:
                 break  # a change must not overtake one that a power loss may still bring back
             change.apply(directory.durable)
             folded.add(change.number)
+        self.version += 1
         self._changes = [change for change in self._changes if change.number not in folded]
 
     def fail_sync(self, directory: Directory, mark: int) -> None:
@@ -121,6 +125,7 @@ class Journal:
 
     def power_loss(self, plan: FaultPlan) -> None:
         """Decide what became of each change, and leave it in `durable`."""
+        self.version += 1
         unsure = sum(change.safety is not Safety.DURABLE for change in self._changes)
         in_order = plan.entropy.chance(0.5)
         left = plan.entropy.below(unsure + 1)

@@ -102,6 +102,11 @@ class SimDisk:
                 names = self._journal.certain(inode)
                 waiting += ((f"{path}/{name}", each) for name, each in names.items())
 
+    @property
+    def names_version(self) -> int:
+        """As long as it is the same, the same names are durable."""
+        return self._journal.version
+
     def durable_entries(self, path: str) -> dict[str, Inode]:
         """What a directory would certainly hold after a power loss; nothing where there is none."""
         found: Inode = self._tree.root

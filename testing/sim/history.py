@@ -6,7 +6,7 @@ all lines: two runs with the same hash were the same.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import trio
 from xxhash import xxh3_64
@@ -14,6 +14,9 @@ from xxhash import xxh3_64
 from busnode.wire.ids import LogId
 
 Position = tuple[tuple[LogId, int], ...]
+
+EVENTS_MAX: Final = 100_000
+"""Of a run; a busy one has some 15,000. Where there are more, something goes on without end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +240,8 @@ class History:
     def __init__(self, told: Callable[[str], None] | None = None) -> None:
         """`told` gets each line as it is made."""
         self.events: list[Event] = []
+        self.on_full: Callable[[], None] | None = None
+        """Called once, when there is more than a run can have."""
         self._told = told
         self._hash = xxh3_64()
 
@@ -250,6 +255,8 @@ class History:
         self._hash.update(line.encode())
         if self._told is not None:
             self._told(line)
+        if len(self.events) == EVENTS_MAX and self.on_full is not None:
+            self.on_full()
 
     def of(self, kind: type[E]) -> Iterator[E]:
         return (event for event in self.events if isinstance(event, kind))

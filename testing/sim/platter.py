@@ -59,10 +59,15 @@ class Platter:
         self.disk = disk
         self._read: dict[File, _Read] = {}
         self._topics: dict[File, str] = {}
+        self._version = -1
+        self._listed: dict[BrokerId, list[tuple[str, File]]] = {}
+        """Segments, as long as no name changes on the disk."""
+        self._about: dict[LogId, list[File]] = {}
+        """Of those the files that may have something of a log."""
 
     def holds(self, log_id: LogId, msg_no: int) -> bool:
         """Whether a message is safe here."""
-        for _, file in reversed(self._segments(log_id.broker_id)):  # mostly it is new
+        for file in reversed(self._files_about(log_id)):  # mostly it is new
             for record in reversed(self.records(file, log_id.broker_id)):
                 if record.topic != log_id.topic:
                     break
@@ -74,7 +79,7 @@ class Platter:
         """Whether a later message of the same log is safe here."""
         return any(
             record.topic == log_id.topic and record.last_no > msg_no
-            for _, file in self._segments(log_id.broker_id)
+            for file in self._files_about(log_id)
             for record in self.records(file, log_id.broker_id)[-1:]
         )
 
@@ -138,13 +143,30 @@ class Platter:
         return [file for _, file in self._segments(broker_id)]
 
     def _segments(self, broker_id: BrokerId) -> list[tuple[str, File]]:
-        folder = f"{LOGS}/{broker_id.hex()}"
-        entries = self.disk.durable_entries(folder)
-        return [
-            (f"{folder}/{name}", inode)
-            for name, inode in sorted(entries.items(), key=lambda each: each[0])
-            if name.endswith(".seg") and not isinstance(inode, Directory)
-        ]
+        if self._version != self.disk.names_version:
+            self._version = self.disk.names_version
+            self._listed.clear()
+            self._about.clear()
+        found = self._listed.get(broker_id)
+        if found is None:
+            folder = f"{LOGS}/{broker_id.hex()}"
+            entries = self.disk.durable_entries(folder)
+            found = self._listed[broker_id] = [
+                (f"{folder}/{name}", inode)
+                for name, inode in sorted(entries.items(), key=lambda each: each[0])
+                if name.endswith(".seg") and not isinstance(inode, Directory)
+            ]
+        return found
+
+    def _files_about(self, log_id: LogId) -> list[File]:
+        """Where records of a log can be: not in files that have those of another topic."""
+        segments = self._segments(log_id.broker_id)
+        found = self._about.get(log_id)
+        if found is None:
+            found = self._about[log_id] = [
+                file for _, file in segments if self._topics.get(file, log_id.topic) == log_id.topic
+            ]
+        return found
 
     def topic_of(self, file: File) -> str | None:
         """The topic of the records that a file had when it was read last."""
@@ -163,7 +185,9 @@ class Platter:
                 record = read_record(data, read.at, broker_id)
                 if record is not None:
                     read.records.append(record)
-                    self._topics[file] = record.topic
+                    if self._topics.get(file) != record.topic:
+                        self._topics[file] = record.topic
+                        self._about.clear()  # others need not look into it any more
                     read.at += record.length
                     continue
                 found = data.find(broker_id, read.at + _MARK_AT + 1)

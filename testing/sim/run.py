@@ -131,7 +131,9 @@ class _Run:
         story = Story(stage.history)
         try:
             with trio.fail_after(RUN_S) as scope:
-                cluster.freezer.on_stuck = lambda: self._stuck(scope)
+                stuck = "tasks go on and on, and time stands still"
+                cluster.freezer.on_stuck = lambda: self._end(scope, stuck)
+                stage.history.on_full = lambda: self._end(scope, "more and more happens")
                 async with trio.open_nursery() as cluster.nursery:
                     await stage.begin(self._settings, self._retain_s)
                     async with trio.open_nursery() as nursery:
@@ -162,10 +164,10 @@ class _Run:
         is_about_tasks = self._profile.about == "tasks"
         return TaskClients(self._stage) if is_about_tasks else Clients(self._stage)
 
-    def _stuck(self, scope: trio.CancelScope) -> None:
+    def _end(self, scope: trio.CancelScope, why: str) -> None:
+        """Of a run that would have none."""
         stage = self._stage
-        text = "tasks go on and on, and time stands still"
-        stage.history.add(Unsettled(stage.now, text))
+        stage.history.add(Unsettled(stage.now, why))
         stage.cluster.freezer.thaw_all()
         scope.cancel()
 

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from busnode.testing.sim import history
 from busnode.testing.sim.run import run_seed
 from busnode.testing.sim.schedule import TASKS, Profile
 
@@ -17,6 +18,14 @@ def test_nodes_that_die_pause_and_are_cut_apart_lose_nothing(seed: int) -> None:
     outcome = run_seed(seed, GENTLE)
     assert sum(outcome.faults.values()) >= 5
     assert not outcome.violations, "\n".join(map(str, outcome.violations))
+
+
+def test_a_run_without_end_is_ended_and_does_not_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history, "EVENTS_MAX", 200)
+    outcome = run_seed(0, GENTLE)
+    assert any("more and more happens" in str(violation) for violation in outcome.violations)
+    assert len(outcome.history.events) < 300
+    assert outcome.simulated_s < GENTLE.trouble_s
 
 
 @pytest.mark.sim

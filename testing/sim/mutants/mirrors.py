@@ -7,7 +7,7 @@ from busnode.node.mirroring import MIRRORED, Mirroring, MirrorStream
 from busnode.node.publishing import Publishing
 from busnode.node.receipts import LOCAL, Receipts
 from busnode.testing.sim.mutants.mutant import DISK, LINKS, SLOW, Patch, mutant, short
-from busnode.wire.control import Ack, Mirrored, encode_trusted
+from busnode.wire.control import Mirrored, encode_trusted
 
 
 @mutant("acks do not wait for the mirror", SLOW)
@@ -26,7 +26,7 @@ def ack_before_fsync(patch: Patch) -> None:
         add(self, log, receipt)
         rows = [(receipt.first_seq, receipt.batches, receipt.first_no)]
         level = self.safe(log)[1]
-        receipt.session.send(encode_trusted(Ack, log.log_id.broker_id, level, rows))
+        receipt.session.acked(log.log_id.broker_id, level, rows)
 
     def settle(self: Any, logs: Any) -> None:
         for log in logs:
@@ -141,6 +141,6 @@ def refusal_becomes_ack(patch: Patch) -> None:
         for receipt in self._waiting.pop(log, ()):
             receipt.session.committed(receipt.size_bytes)
             rows = [(receipt.first_seq, receipt.batches, receipt.first_no)]
-            receipt.session.send(encode_trusted(Ack, log.log_id.broker_id, LOCAL, rows))
+            receipt.session.acked(log.log_id.broker_id, LOCAL, rows)
 
     patch.set(Receipts, "refuse", refuse)

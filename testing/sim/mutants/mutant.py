@@ -18,13 +18,23 @@ SEEDS_MAX: Final = 50
 class Patch:
     """Replaces attributes, and puts them back."""
 
-    def __init__(self) -> None:
+    def __init__(self, mutant: str) -> None:
+        self._mutant = mutant
         self.planted: list[tuple[Any, str, Any]] = []
         """Where, and what was there before."""
 
     def set(self, owner: Any, name: str, value: Any) -> None:
         self.planted.append((owner, name, owner.__dict__[name]))
         setattr(owner, name, value)
+
+    def is_named_in(self, error: str) -> bool:
+        """Whether an error was raised in what is planted, or by a call of it."""
+        planted = (owner.__dict__[name] for owner, name, _ in self.planted)
+        names = [
+            f"{self._mutant}.<locals>.",
+            *(each.__qualname__ for each in planted if callable(each)),
+        ]
+        return any(name in error for name in names)
 
     def undo(self) -> None:
         while self.planted:
@@ -42,11 +52,11 @@ class Mutant:
     """The checker that must find it; None: any."""
 
     @contextmanager
-    def applied(self) -> Generator[None]:
-        patch = Patch()
+    def applied(self) -> Generator[Patch]:
+        patch = Patch(self.name)
         try:
             self.plant(patch)
-            yield
+            yield patch
         finally:
             patch.undo()
 

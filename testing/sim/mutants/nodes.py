@@ -35,10 +35,14 @@ IN_DOUBT = short("in doubt", append_enospc=2, fsync_eio=2, slow_disk=4, kill=2, 
 @mutant("a message that came from another node is sent on to others", CALM)
 def forwarded_twice(patch: Patch) -> None:
     before = Publishing.__dict__["forwarded"]
+    sent_on: set[bytes] = set()  # each once: else nodes send it to each other without end
 
     def forwarded(self: Any, view: Any, run: Any) -> None:
         before(self, view, run)
-        self._offer_to(self._router.route(run.topic).peers, view, run)
+        message = bytes(view[run.start : run.end])
+        if message not in sent_on:
+            sent_on.add(message)
+            self._offer_to(self._router.route(run.topic).peers, view, run)
 
     patch.set(Publishing, "forwarded", forwarded)
 
