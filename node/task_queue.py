@@ -383,7 +383,30 @@ class OwnedQueue:
                 are_all = False
             elif self._is_done(here) or fates.get(task_id, False):
                 done.add(there)
+        for task_id, is_done in fates.items():
+            home, number = parts_of(task_id)
+            if is_done and home == origin.hex():
+                done.add(number)  # it may have come from there on a longer way
         return done, are_all
+
+    async def numbers_of(self, origin: BrokerId, numbers: Numbers) -> list[int]:
+        """The numbers here of tasks with these numbers in an origin's log, on whatever way they
+        came."""
+        found: list[int] = []
+        if origin == self.owner:
+            for begin, end in numbers.runs():
+                found += range(begin, min(end, self.machine.extent) + 1)
+        async for batch in self.tasks.carried():
+            for number, options in enumerate(batch.options or (), batch.first_no):
+                carried = None if options is None else options.carried
+                if carried is None:
+                    continue
+                home, first_no = parts_of(carried.id)
+                if (carried.origin == origin and carried.number in numbers) or (
+                    home == origin.hex() and first_no in numbers
+                ):
+                    found.append(number)
+        return found
 
     async def _fates(self) -> dict[str, bool]:
         """Of each task that is or was here under some number, whether it is done: a copy that was

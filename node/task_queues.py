@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -286,8 +286,9 @@ class TaskQueues:
         done: dict[str, Numbers] = {}
         are_all = True
         for queue in [each for each in self.owned.values() if name in (None, each.name)]:
-            if queue.owner == origin or any(queue.machine.taken_of(origin)):
-                done[queue.name], is_all = await queue.done_from(origin)
+            numbers, is_all = await queue.done_from(origin)
+            if numbers or queue.owner == origin or any(queue.machine.taken_of(origin)):
+                done[queue.name] = numbers
                 are_all = are_all and is_all
         return done, are_all
 
@@ -311,12 +312,9 @@ class TaskQueues:
         queue = self.owned.get(name)
         if queue is None:
             return
-        if origin == queue.tasks.log_id.broker_id:
-            here = [n for n in _listed(numbers) if n <= queue.machine.extent]
-        else:
-            carried = await queue.carried_from(origin)
-            here = [number for there, (number, _) in carried.items() if there in numbers]
-        queue.handle(FinishedElsewhere(here))
+        here = await queue.numbers_of(origin, numbers)
+        if here:
+            queue.handle(FinishedElsewhere(here))
 
     # Retention ------------------------------------------------------------------------------------
 
@@ -330,11 +328,6 @@ class TaskQueues:
             return None if queue is None else MsgNo(queue.machine.floor)
         queue = self.owned.get(topic.removeprefix(JOURNAL))
         return None if queue is None else queue.pinned_no
-
-
-def _listed(numbers: Numbers) -> Iterator[int]:
-    for first, last in numbers.runs():
-        yield from range(first, last + 1)
 
 
 def verb_of(message: TaskDone) -> Verb:

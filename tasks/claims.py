@@ -135,6 +135,8 @@ class Claims:
         self._claims: dict[BrokerId, Claimed] = {}
         self._denied: dict[BrokerId, Claimed] = {}
         self._alive: set[BrokerId] = {me}
+        self._early: dict[BrokerId, Claimed] = {}
+        """Claims of the tasks of incarnations that are alive as far as we know."""
         self._gone_at: dict[BrokerId, float] = {}
         self._started_at = 0.0
         self._earlier: list[BrokerId] = []
@@ -163,10 +165,12 @@ class Claims:
             case WriterSeen(broker_id):
                 return self._see(broker_id)
             case WriterGone(broker_id, at_s):
-                if broker_id in self._alive and broker_id != self.me:
-                    self._alive.discard(broker_id)
-                    self._gone_at[broker_id] = at_s
-                return []
+                if broker_id not in self._alive or broker_id == self.me:
+                    return []
+                self._alive.discard(broker_id)
+                self._gone_at[broker_id] = at_s
+                early = self._early.pop(broker_id, None)
+                return [] if early is None else self._hear(early)
             case Ticked(at_s):
                 return self._tick(at_s)
             case _:
@@ -245,7 +249,13 @@ class Claims:
             denied = Claimed(origin, origin, claimed.claimed_us)
             return [*self._deny(denied), Deny(denied)]
         if origin in self._alive:
-            return [CancelClaim(origin)] if is_ours else []
+            if is_ours:
+                return [CancelClaim(origin)]
+            # Others may know sooner than we that it is gone; if it is not, it denies this.
+            early = self._early.get(origin)
+            if early is None or claimed.wins(early):
+                self._early[origin] = claimed
+            return []
         best = self._claims.get(origin)
         if best is not None and best != claimed and not claimed.wins(best):
             # An earlier one of our own may come back from others: then it is ours all the same.
@@ -297,6 +307,7 @@ class Claims:
 
     def _see(self, broker_id: BrokerId) -> list[Action]:
         self._alive.add(broker_id)
+        self._early.pop(broker_id, None)
         self._gone_at.pop(broker_id, None)
         claimed = self._claims.pop(broker_id, None)
         if broker_id in self._taken or (claimed is not None and claimed.claimer == self.me):

@@ -52,6 +52,28 @@ def test_a_node_claims_its_earlier_incarnations_a_moment_after_its_start() -> No
     assert claims.handle(Heard(Claimed(OLD, ME, 5))) == []
 
 
+def test_a_claim_that_is_heard_before_its_origin_is_missed_counts_when_it_is() -> None:
+    claims = started()
+    claims.handle(WriterSeen(DEAD))
+    claims.handle(WriterSeen(OTHER))
+    claims.handle(Holds(DEAD, [ME, OTHER]))
+    assert claims.handle(Heard(Claimed(DEAD, OTHER, 5))) == []
+    assert claims.handle(Heard(Claimed(DEAD, THIRD, 9))) == []
+    assert claims.resolve(DEAD) == DEAD
+    claims.handle(WriterGone(DEAD, 10.0))
+    assert claims.resolve(DEAD) == OTHER
+    assert claims.handle(Ticked(10.0 + GONE_AFTER_S)) == []
+
+
+def test_a_claim_of_one_who_is_alive_is_void_when_it_denies_it() -> None:
+    claims = started()
+    claims.handle(WriterSeen(DEAD))
+    claims.handle(Heard(Claimed(DEAD, OTHER, 5)))
+    claims.handle(Heard(Claimed(DEAD, DEAD, 5)))
+    claims.handle(WriterGone(DEAD, 10.0))
+    assert claims.claim_of(DEAD) is None
+
+
 def test_it_does_not_when_it_has_heard_that_somebody_else_has() -> None:
     claims = started(OLD)
     claims.handle(WriterSeen(OTHER))

@@ -163,8 +163,9 @@ async def cloned_disk(fault: Fault) -> None:
 
 
 def mirror_of(node: SimulatedNode) -> str | None:
-    """The node that mirrors another one now."""
+    """The node that mirrors another one now. A clone is called like the node itself: it is none."""
     if not node.is_up:
         return None
-    names = [stream.link.name for stream in node.node.mirroring.streams.values()]
+    streams = node.node.mirroring.streams.values()
+    names = [stream.link.name for stream in streams if stream.link.name != node.name]
     return names[0] if names else None
