@@ -120,6 +120,8 @@ class Mending:
         """Segments that were looked at because somebody complained."""
         self.mended = 0
         """Messages that were damaged or missing and are there again."""
+        self.on_whole: Callable[[LogId], None] = _nobody
+        """Told of a log of which something can be read that could not be before."""
         self._files = files
         self._store = store
         self._clock = clock
@@ -235,9 +237,12 @@ class Mending:
             # Something could not be read there: what it is shows when it is looked at.
             await self.examine(log, key.first_no)
             readable = True  # up to what is damaged, which may be less
+            is_whole = _hole_at(log, key.first_no) is None
             if key not in self._waiting:
                 self._plan.gone(key)
-            elif _hole_at(log, key.first_no) is None:
+                if is_whole:
+                    self.on_whole(key.log_id)
+            elif is_whole:
                 readable = self._plan.unconfirmed(key, self._clock.monotonic())
             self._tell(key, readable=readable)
             return
@@ -251,8 +256,12 @@ class Mending:
             records, is_lost = await self._fetch(link, log.log_id, hole)
             some_lost = some_lost or is_lost
             if records and await self._put(log, Patch(hole, records), link.name):
-                self._plan.gone(key)
-                self._tell(key, readable=True)
+                self._is_whole(key)
+                return
+        if hole.may_pass:  # nobody else has it; the disk may have hesitated
+            await self.examine(log, hole.first_no)
+            if _hole_at(log, key.first_no) is None:
+                self._is_whole(key)
                 return
         if some_lost:  # it comes back, and who waits may wait for it
             self._plan.postponed(key, self._clock.monotonic())
@@ -303,6 +312,11 @@ class Mending:
             await self._clock.sleep(SETTLE_S)
         return False
 
+    def _is_whole(self, key: HoleKey) -> None:
+        self._plan.gone(key)
+        self._tell(key, readable=True)
+        self.on_whole(key.log_id)
+
     def _give_up(self, key: HoleKey) -> None:
         self._plan.failed(key, self._clock.monotonic())
         self._tell(key, readable=False)
@@ -340,3 +354,7 @@ class Mending:
 
 def _hole_at(log: Log, first_no: MsgNo) -> Hole | None:
     return next((hole for hole in log.holes() if hole.first_no == first_no), None)
+
+
+def _nobody(log_id: LogId) -> None:
+    del log_id

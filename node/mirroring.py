@@ -138,6 +138,18 @@ class MirrorStream:
                 self.progress.sent(log.log_id, log.appended_no, self._clock.monotonic())
             self._wake()
 
+    def whole(self, log: Log) -> None:
+        """Something of a log can be read that could not be when it was sent: if the copy ends
+        before it, it goes on there."""
+        cursor = self._cursors.get(log.log_id)
+        if cursor is None or cursor.queued or log.log_id in self.progress.unanswered:
+            return
+        safe_no = self.progress.safe_no(log.log_id)
+        if safe_no < log.committed_no:
+            cursor.reader = _reader(log, safe_no)
+            self.appended(log)
+            self.link.outgoing.pump()
+
     def _wake(self) -> None:
         if not self._is_looking and not self._has_ended:
             self.link.outgoing.wake(self)
@@ -422,6 +434,13 @@ class Mirroring:
     def appended(self, log: Log) -> None:
         for stream in self.streams.values():
             stream.appended(log)
+
+    def whole(self, log_id: LogId) -> None:
+        """Something of a log can be read that could not be."""
+        log = self._store.get(log_id)
+        if log is not None and log_id.broker_id == self._broker_id:
+            for stream in self.streams.values():
+                stream.whole(log)
 
     def pump(self) -> None:
         for stream in self.streams.values():

@@ -151,6 +151,7 @@ class Peers:
         self._began_at = world.clock.monotonic()
         self.mirroring = mirroring
         mirroring.mender = self.mending
+        self.mending.on_whole = self._whole
         self._moved: dict[Log, None] = {}
         """Copies that have grown and of which others were not told."""
         self.store = store
@@ -188,6 +189,10 @@ class Peers:
         )  # fmt: skip
         self.dialling = Dialling(world, self, hello, tuple(self.peers_at), config.link_heartbeat_s)
         bidding.on_provided = self._provided
+
+    def _whole(self, log_id: LogId) -> None:
+        self.mirroring.whole(log_id)
+        self.repairing.whole(log_id.broker_id)
 
     @property
     def membership(self) -> Membership:

@@ -63,7 +63,7 @@ class Repairing:
         self._patience = Patience(after_s)
         self._made: dict[Push, Held] = {}
         """What was held here when a node was sent all of it. Where that has not changed it lacks
-        nothing that could be sent: what it does not have has expired."""
+        nothing that could be sent: what it does not have has expired, or cannot be read."""
         self._links: dict[BrokerId, PeerLink] = {}
         self._holdings: dict[BrokerId, dict[BrokerId, Held]] = {}
         self.written: dict[BrokerId, BrokerId] = {}
@@ -126,6 +126,11 @@ class Repairing:
         # It may have expired meanwhile.
         self._made[push] = self._holdings[self._me].get(push.broker_id, Held())
         self._end(push)
+
+    def whole(self, broker_id: BrokerId) -> None:
+        """Something of an incarnation can be read that could not be: who lacks it may have it."""
+        for push in [each for each in self._made if each.broker_id == broker_id]:
+            del self._made[push]
 
     def writes_now(self, node: BrokerId) -> BrokerId:
         """The incarnation that a node writes: as far as we know the one that it has greeted us

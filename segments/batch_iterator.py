@@ -1,5 +1,6 @@
 """Reading a log batch by batch, each verified: for tools, tests and whoever wants no ranges."""
 
+import errno
 from collections.abc import Generator, Iterator
 
 from busnode.segments.damage import Hole
@@ -28,9 +29,15 @@ def read_batches(log: Log, after_no: int = 0) -> Iterator[tuple[BatchHeader, mem
         if isinstance(found, Hole):
             yield found
             continue
-        next_no = yield from batches_of(found, key)
+        try:
+            next_no = yield from batches_of(found, key)
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            next_no = found.first_no
         if next_no <= found.last_no:
-            # A record that nobody had read yet is damaged: remember it and go on behind it.
+            # A record that nobody had read yet is damaged, or the disk cannot read it: remember it
+            # and go on behind it.
             if next_no == examined_no:
                 raise BadRecord(f"message {next_no} of {log.log_id} does not read twice the same")
             examined_no = next_no

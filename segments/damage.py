@@ -40,6 +40,11 @@ class Hole:
         Only a segment holds such a one; to everybody else it is a flaw."""
         return self.last_no == self.first_no - 1
 
+    @property
+    def may_pass(self) -> bool:
+        """Whether a disk could not read it, and may be able to another time."""
+        return self.reason.startswith(UNREADABLE)
+
     def __str__(self) -> str:
         numbers = f"{self.first_no}–{self.last_no or '?'}"
         where = f"{self.path} at byte {self.offset}" if self.path else "nowhere here"
@@ -76,3 +81,5 @@ class Flaw:
 
 
 EXPIRED = "expired: retention has dropped it"
+UNREADABLE = "cannot be read"
+"""How the reason begins for what a disk did not read: nobody knows whether it is damaged."""

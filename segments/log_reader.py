@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from busnode.segments.damage import EXPIRED, Hole
+from busnode.segments.damage import EXPIRED, UNREADABLE, Hole
 from busnode.segments.handles import Handles
 from busnode.segments.index import Index, Point
 from busnode.segments.records import good_header
@@ -45,7 +45,14 @@ class FileLogReader:
         self._position = 0
 
     def next_range(self, bytes_max: int) -> Range | Hole | None:
-        found = self._next(bytes_max, None)
+        try:
+            found = self._next(bytes_max, None)
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            # Which records it is that the disk cannot read is found out, and they are a hole.
+            self._log.survey_again(self._log.segment_of(self.next_no))
+            found = self._next(bytes_max, None)
         assert not isinstance(found, Cold)
         return found
 
@@ -203,7 +210,7 @@ def _is_there(segment: Segment, file: ReadFile, offset: int, length: int) -> boo
 def _unreadable(
     path: str, offset: int, length: int, first_no: MsgNo, last_no: MsgNo, text: str
 ) -> Hole:
-    return Hole(first_no, last_no, path, offset, length, f"cannot be read: {text}")
+    return Hole(first_no, last_no, path, offset, length, f"{UNREADABLE}: {text}")
 
 
 def _stretch(log: "FileLog", segment: Segment, msg_no: int) -> tuple[int, int, MsgNo]:

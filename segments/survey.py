@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from busnode.segments.damage import Flaw, Hole
+from busnode.segments.damage import UNREADABLE, Flaw, Hole
 from busnode.segments.index import POINT_EVERY_BYTES, Point
 from busnode.segments.records import (
     LogKey,
@@ -211,7 +211,8 @@ def survey_steps(
             continue
         if not _step_over(window, at, key, found, durable):
             break
-        window.load(found.end_bytes, WINDOW_BYTES)
+        if window.base != found.end_bytes:
+            window.load(found.end_bytes, WINDOW_BYTES)
         at = 0
     if found.end_bytes > pointed:
         found.points.append(Point(found.next_no, found.end_bytes, found.utc_us_max, 0))
@@ -223,12 +224,15 @@ def _step_over(window: Window, at: int, key: LogKey, found: Survey, durable: Poi
     position = window.base + at
     window.load(position, WINDOW_BYTES)
     window.load_record(0)
+    here = good_record(window.view, 0, window.filled, key)
+    if here is not None and here.first_no == found.next_no:
+        return True  # the disk has only hesitated: what it reads now is whole
     reason = diagnose(window.view, 0, window.filled, key, found.next_no)
     unreadable_at = window.unreadable_at
     following = _following(window, position, key, found.next_no)
     behind = window.declared_bytes if following is None else following[0]
     if unreadable_at is not None and unreadable_at < behind:
-        reason = f"cannot be read: {os.strerror(errno.EIO)} at byte {unreadable_at}"
+        reason = f"{UNREADABLE}: {os.strerror(errno.EIO)} at byte {unreadable_at}"
     if following is not None:
         next_position, next_no = following
         _note(found, window, position, next_position - position, next_no, reason)

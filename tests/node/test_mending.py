@@ -319,3 +319,65 @@ def test_a_repair_ends_also_where_the_end_of_a_log_is_damaged() -> None:
         cluster.network.heal(mirror.name, other)
         await cluster.until(lambda: repairing.repaired > repaired, "the end of the second")
         assert not repairing.streams
+
+
+def unreadable(node: SimulatedNode, log_id: LogId, skip: int = 0) -> None:
+    """After `skip` times a node's disk reads nothing any more of a log, which is whole."""
+    bucket = f"/data/logs/{log_id.broker_id.hex()}/"
+    paths = [path for path in files_below(node.disk, "/data/logs") if path.startswith(bucket)]
+    node.disk.arm(DiskFault.READ_EIO, lambda path: path in paths, count=1 << 30, skip=skip)
+
+
+@pytest.mark.parametrize("is_over", [False, True], ids=["written", "finished"])
+def test_what_a_disk_could_not_read_when_a_copy_was_made_is_copied_when_it_can(
+    is_over: bool,
+) -> None:
+    @on_cluster(0, "a", "b", repair_after_s=2.0)
+    async def _(cluster: SimulatedCluster) -> None:
+        log_id = log_of(cluster["a"])
+        await cluster["b"].kill()
+        async with cluster.client("a", name="publisher") as publisher:
+            assert await publish(publisher, "/t", range(3)) == {"local"}
+        if is_over:
+            await cluster["a"].kill()
+            await cluster["a"].start()
+        origin = cluster["a"].node
+        unreadable(cluster["a"], log_id)
+        await cluster["b"].start()
+        await mirrored(cluster, "a")
+        if is_over:
+            await cluster.until(lambda: origin.peers.repairing.repaired > 0, "what is left of it")
+        log = origin.store.get(log_id)
+        assert log is not None
+        assert log.holes(), "it was looked at"
+        assert cluster["b"].node.store.get(log_id) is None
+        cluster["a"].disk.disarm()
+
+        def is_copied() -> bool:
+            copy = cluster["b"].node.store.get(log_id)
+            return copy is not None and copy.committed_no == 3
+
+        await cluster.until(is_copied, "the copy")
+        assert log.holes() == []
+        async with (
+            cluster.client("a", name="consumer") as consumer,
+            consumer.subscribe("/t", start="earliest", on_gap="raise") as messages,
+        ):
+            assert numbers(await take(messages, 3)) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("skip", range(5), ids=lambda skip: f"after {skip} reads")
+def test_a_node_starts_on_a_disk_that_cannot_read_a_log(skip: int) -> None:
+    @on_cluster(0, "a", "b")
+    async def _(cluster: SimulatedCluster) -> None:
+        log_id = await filled(cluster, 30)
+        await cluster["a"].stop()
+        unreadable(cluster["a"], log_id, skip)
+        await cluster["a"].start()
+        await cluster.meshed()
+        cluster["a"].disk.disarm()
+        async with (
+            staying(cluster, "a", "consumer") as consumer,
+            consumer.subscribe("/t", start="earliest", on_gap="raise") as messages,
+        ):
+            assert numbers(await take(messages, 30)) == list(range(30))

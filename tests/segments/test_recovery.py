@@ -14,7 +14,7 @@ from busnode.segments.file_store import FileStore
 from busnode.segments.log import FileLog
 from busnode.segments.retention import Expired, RetentionRules
 from busnode.segments.segment import RECORDS_AT, index_path
-from busnode.segments.store import Log, Store, StoreOptions
+from busnode.segments.store import Log, Range, Store, StoreOptions
 from busnode.segments.verification import verify_directory
 from busnode.testing.sim import DiskFault, SimDisk, SimEntropy, simulate
 from busnode.testing.sim.faults import DiskFaults
@@ -436,6 +436,37 @@ def test_a_sync_that_fails_in_recovery_stops_the_start() -> None:
         with pytest.raises(StorageFailed):
             open_store(disk)
     open_store(disk).close()
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_what_a_disk_reads_at_the_second_look_is_no_damage(count: int) -> None:
+    disk = SimDisk(3)
+    store = open_store(disk)
+    store.begin(BROKER)
+    log = store.create(TEMPERATURE)
+    write_numbered(log, 1, 2, 1)
+    trio.run(store.commit)
+    found = log.reader(0).next_range(1)
+    assert isinstance(found, Range)
+    disk.arm(DiskFault.READ_EIO, is_segment, count=count)
+    assert log.examine(found) == []
+    assert log.holes() == []
+
+
+def test_a_log_of_which_a_disk_cannot_read_a_part_is_read_around_it() -> None:
+    disk = SimDisk(3)
+    store = open_store(disk)
+    store.begin(BROKER)
+    log = store.create(TEMPERATURE)
+    made = write_numbered(log, *[1] * 30, size_bytes=100)
+    trio.run(store.commit)
+    bad = log.segments[1]
+    disk.arm(DiskFault.READ_EIO, lambda path: path == bad.path, count=1000)
+    reading = read_log(log)
+    (hole,) = reading.holes
+    assert (hole.first_no, hole.last_no) == (bad.first_no, bad.next_no - 1)
+    assert hole.may_pass
+    assert len(reading.records) == len(made) - (bad.next_no - bad.first_no)
 
 
 # Writes and syncs that fail -----------------------------------------------------------------------
