@@ -19,7 +19,8 @@ def copies(spark: SparkSession, *directories: Path, schema: str | None = None) -
     reader = reader.option("failOnDataLoss", "false").option(
         "path", ",".join(map(str, directories))
     )
-    return reader.schema(schema).load() if schema else reader.load()
+    frame: DataFrame = reader.schema(schema).load() if schema else reader.load()
+    return frame
 
 
 def audit(spark: SparkSession, *directories: Path) -> tuple[set[str], set[tuple[Any, ...]]]:

@@ -1,6 +1,7 @@
 """How much goes where, how large and how late."""
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -19,7 +20,7 @@ def messages(spark: SparkSession) -> DataFrame:
     def sent(second: float, ms: int) -> dict[str, str]:
         return {"sent_us": str(round((NOON.timestamp() + second) * 1e6) - ms * 1000)}
 
-    rows = [
+    rows: list[Any] = [
         ("/a", NOON + timedelta(seconds=second), None, {}, bytes(100 + second % 60), 1)
         for second in range(120)
     ]
