@@ -90,7 +90,7 @@ def health(
     as_of = moment_of(at)
     with running("health", master, **job.ROCKSDB) as spark:
         beats = job.heartbeats(source.load(spark, topics, job.COLUMNS))
-        found = job.health(beats, Patience(unresponsive_s, dead_s), as_of)
+        found = job.health(beats, as_of, Patience(unresponsive_s, dead_s))
         rows = rows_of(found.orderBy("at", "service") if changes else job.standing(found))
     show(rows, f"no heartbeat on {topics}", as_json=as_json)
 

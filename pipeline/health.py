@@ -92,25 +92,27 @@ def heartbeats(messages: "DataFrame") -> "DataFrame":
     return messages.select(service.alias("service"), "utc")
 
 
-def health(
-    beats: "DataFrame", patience: Patience | None = None, as_of: "datetime | None" = None
-) -> "DataFrame":
-    """Changes of all services: service, at, state, beat. Of a stream as they come; of a table all
-    that there were up to `as_of`, which a table needs."""
-    rows = beats.withColumn("beat", f.lit(True))
-    if beats.isStreaming:
-        rows = rows.withWatermark("utc", LATENESS)
-    else:
-        assert as_of is not None
-        rows = rows.where(f.col("utc") <= f.lit(as_of))
-        ticks = rows.select("service", f.lit(as_of).alias("utc"), f.lit(False).alias("beat"))
-        rows = rows.unionByName(ticks.distinct())
+def health(beats: "DataFrame", as_of: "datetime", patience: Patience | None = None) -> "DataFrame":
+    """All changes that there were up to a moment, of a table of beats: service, at, state, beat."""
+    known = beats.where(f.col("utc") <= f.lit(as_of)).withColumn("beat", f.lit(True))
+    ticks = known.select("service", f.lit(as_of).alias("utc"), f.lit(False).alias("beat"))
+    return _watched(known.unionByName(ticks.distinct()), patience, timers=False)
+
+
+def health_stream(beats: "DataFrame", patience: Patience | None = None) -> "DataFrame":
+    """Changes as they are noticed, of a stream of beats. Silence is noticed when beats of others
+    tell that time has passed."""
+    rows = beats.withWatermark("utc", LATENESS).withColumn("beat", f.lit(True))
+    return _watched(rows, patience, timers=True)
+
+
+def _watched(rows: "DataFrame", patience: Patience | None, *, timers: bool) -> "DataFrame":
     keyed: Any = rows.withColumn("utc_us", f.unix_micros("utc")).groupBy("service")
     changes: DataFrame = keyed.transformWithState(
-        _Watch(patience or Patience(), timers=beats.isStreaming),
+        _Watch(patience or Patience(), timers=timers),
         "service string, at_us bigint, state string, beat_us bigint",
         "append",
-        "EventTime" if beats.isStreaming else "None",
+        "EventTime" if timers else "None",
     )
     return changes.select(
         "service",

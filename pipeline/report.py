@@ -85,7 +85,7 @@ def gather(
     curve = _rows(curve_of(source.load(spark, topics, traffic.COLUMNS), window_s, drawn))
     say("report: health")
     beats = health.heartbeats(source.load(spark, health.TOPICS, health.COLUMNS))
-    changes = _rows(health.health(beats, as_of=moment).orderBy("at", "service"))
+    changes = _rows(health.health(beats, moment).orderBy("at", "service"))
     say("report: tasks")
     outcomes = task_outcomes.task_outcomes(
         source.load(spark, task_outcomes.TASK_LOGS, task_outcomes.COLUMNS),

@@ -23,8 +23,9 @@ ACCURACY: Final = 1000
 
 
 def timed(messages: "DataFrame", sent_header: str = SENT) -> "DataFrame":
-    """Messages with `latency_ms`: since the time in a header, or else since the first message with
-    the same id, on whichever topic; null for what tells neither, and for that first one."""
+    """What counts of messages, with `latency_ms`: since the time in a header, or else since the
+    first message with the same id, on whichever topic; null for that first one, and for what tells
+    neither."""
     from pyspark.sql import Window  # noqa: PLC0415 - it asks for a running Spark
 
     utc_us = f.unix_micros("utc")
@@ -34,7 +35,8 @@ def timed(messages: "DataFrame", sent_header: str = SENT) -> "DataFrame":
     others = messages.where("id is null").withColumn("first_us", f.lit(None).cast("bigint"))
     since_us = f.coalesce(told_us, f.when(f.col("first_us") < utc_us, f.col("first_us")))
     whole = ids.unionByName(others)
-    return whole.withColumn("latency_ms", (utc_us - since_us) / 1000).drop("first_us")
+    latency_ms = ((utc_us - since_us) / 1000).alias("latency_ms")
+    return whole.select("topic", "utc", "payload", "producer_id", latency_ms)
 
 
 def traffic(messages: "DataFrame", window: str = WINDOW, sent_header: str = SENT) -> "DataFrame":
@@ -72,13 +74,17 @@ def topic_totals(messages: "DataFrame", sent_header: str = SENT) -> "DataFrame":
             f.count("latency_ms").alias("timed"),
             _percentiles(f.col("latency_ms")).alias("latencies"),
         )
-        .withColumns(
-            {
-                **_named("size", "sizes", "bigint"),
-                **_named("latency_ms", "latencies", "double"),
-            }
+        .select(
+            "topic",
+            "messages",
+            "bytes",
+            "producers",
+            "first",
+            "last",
+            *_named("size", "sizes", "bigint"),
+            "timed",
+            *_named("latency_ms", "latencies", "double"),
         )
-        .drop("sizes", "latencies")
         .orderBy(f.desc("messages"), "topic")
     )
 
@@ -95,13 +101,10 @@ def with_rates(found: "DataFrame") -> "DataFrame":
         "bytes",
         (f.col("messages") / seconds).alias("messages_per_s"),
         (f.col("bytes") / seconds).alias("bytes_per_s"),
-        *(column.alias(name) for name, column in _named("size", "sizes", "bigint").items()),
+        *_named("size", "sizes", "bigint"),
         "size_max",
         "timed",
-        *(
-            column.alias(name)
-            for name, column in _named("latency_ms", "latencies", "double").items()
-        ),
+        *_named("latency_ms", "latencies", "double"),
         "latency_ms_max",
     )
 
@@ -110,8 +113,8 @@ def _percentiles(column: "Column") -> "Column":
     return f.percentile_approx(column, list(PERCENTILES), ACCURACY)
 
 
-def _named(name: str, listed: str, kind: str) -> "dict[str, Column]":
-    return {
-        f"{name}_p{round(share * 100)}": f.col(listed)[place].cast(kind)
+def _named(name: str, listed: str, kind: str) -> "list[Column]":
+    return [
+        f.col(listed)[place].cast(kind).alias(f"{name}_p{round(share * 100)}")
         for place, share in enumerate(PERCENTILES)
-    }
+    ]

@@ -28,7 +28,7 @@ def write_plant(folder: Path, seconds: int = 1800, seed: int = 1) -> list[Path]:
     second = folder / "n2"
     shutil.copytree(first, second)
     flip(segments(second, N1)[1], 700)
-    drop(segments(second, N2)[0])
+    drop(next(path for path in segments(second, N2) if path.name.startswith("00000002")))
     return [first, second]
 
 

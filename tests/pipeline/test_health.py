@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from busnode.pipeline.health import ROCKSDB, TOPICS, health, heartbeats, standing
+from busnode.pipeline.health import ROCKSDB, TOPICS, health, health_stream, heartbeats, standing
 from busnode.pipeline.pulse import Change, Patience, Pulse
 from busnode.wire.ids import BrokerId, LogId, Topic
 from tests.segments.samples import UTC_US
@@ -69,7 +69,7 @@ def test_a_table_of_heartbeats_is_judged_as_of_a_moment(
     beats(tmp_path / "n1", "later", 0, 400)  # its second one is not known then
     table = spark.read.format("busnode").option("path", str(tmp_path / "n1"))
     found = heartbeats(table.option("topics", TOPICS).load())
-    changes = health(found, PATIENCE, moment(291)).cache()
+    changes = health(found, moment(291), PATIENCE).cache()
     now = {row["service"]: row for row in standing(changes).collect()}
     assert {name: row["state"] for name, row in now.items()} == {
         "billing": "healthy",
@@ -95,7 +95,7 @@ def test_a_stream_notices_silence_when_time_has_passed(spark: SparkSession, tmp_
     stream = spark.readStream.format("busnode").option("path", str(source)).load()
 
     def drain() -> list[tuple[str, str]]:
-        changes = health(heartbeats(stream), PATIENCE)
+        changes = health_stream(heartbeats(stream), PATIENCE)
         query = (
             changes.writeStream.format("parquet")
             .option("path", str(tmp_path / "changes"))
