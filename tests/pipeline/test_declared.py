@@ -26,10 +26,10 @@ libraries:
       include: transformations/**
 configuration:
   spark.busnode.path: {path}
+  {provider}
 """
 DEFINITIONS = "from busnode.pipeline.declared import declare\n\ndeclare(spark)\n"
 SETTINGS = {
-    **ROCKSDB,
     "spark.sql.catalogImplementation": "hive",  # or a second run does not know what the first made
     "spark.ui.enabled": "false",
     "spark.sql.shuffle.partitions": "1",
@@ -60,7 +60,9 @@ def test_each_run_adds_what_is_new(spark: SparkSession, tmp_path: Path) -> None:
     folder = tmp_path / "bus"
     (folder / "transformations").mkdir(parents=True)
     (folder / "transformations" / "bus.py").write_text(DEFINITIONS)
-    (folder / "spark-pipeline.yml").write_text(SPEC.format(folder=folder, path=source))
+    provider = "\n  ".join(f"{name}: {value}" for name, value in ROCKSDB.items())
+    spec = SPEC.format(folder=folder, path=source, provider=provider)
+    (folder / "spark-pipeline.yml").write_text(spec)
 
     def counted(name: str) -> int:
         return spark.read.parquet(str(folder / "spark-warehouse" / name)).count()
