@@ -26,7 +26,7 @@ FOUND_COLOURS: Final = {
 BLUE: Final = "#3b82f6"
 RANGE: Final = "%{customdata[0]:,}–%{customdata[1]:,}<extra>%{y}</extra>"
 
-LABEL_MAX: Final = 34
+LABEL_MAX: Final = 44
 BARS_MAX: Final = 14
 """Of a chart with a line for each: more make it a list, for which there are the tables."""
 
@@ -72,7 +72,7 @@ def latency_chart(totals: Rows) -> Figure | None:
 
 def _spans(rows: Rows, name: str, unit: str, hover: str) -> Figure:
     figure = graph.Figure()
-    names = [label(row["topic"]) for row in rows]
+    names = labels([row["topic"] for row in rows])
     for row, shown in zip(rows, names, strict=True):
         figure.add_scatter(
             x=[row[f"{name}_p50"], row[f"{name}_p99"]],
@@ -106,7 +106,7 @@ def volume_chart(totals: Rows) -> Figure | None:
     figure = graph.Figure()
     figure.add_bar(
         x=[row["bytes"] for row in rows],
-        y=[label(row["topic"]) for row in rows],
+        y=labels([row["topic"] for row in rows]),
         orientation="h",
         marker={"color": BLUE},
         text=[f"{row['messages']:,} messages" for row in rows],
@@ -129,6 +129,7 @@ def health_chart(changes: Rows, end: datetime) -> Figure | None:
     whole = last - min(row["at"] for row in changes)
     # What has been dead for a month shall not push everything else to the edge.
     end = min(end, last + max(whole / 4, timedelta(minutes=1)))
+    names = dict(zip(kept, labels(kept), strict=True))
     figure = graph.Figure()
     for state, colour in STATE_COLOURS.items():
         spans = [
@@ -140,7 +141,7 @@ def health_chart(changes: Rows, end: datetime) -> Figure | None:
         figure.add_bar(
             base=[_iso(start) for _, start, _ in spans],
             x=[max((until - start).total_seconds() * 1000, 1) for _, start, until in spans],
-            y=[label(service) for service, _, _ in spans],
+            y=[names[service] for service, _, _ in spans],
             orientation="h",
             name=state,
             marker={"color": colour},
@@ -148,7 +149,7 @@ def health_chart(changes: Rows, end: datetime) -> Figure | None:
         )
     figure.update_layout(barmode="overlay", bargap=0.35)
     figure.update_xaxes(type="date")
-    figure.update_yaxes(categoryorder="array", categoryarray=[label(each) for each in kept])
+    figure.update_yaxes(categoryorder="array", categoryarray=list(names.values()))
     return _dressed(figure, 110 + 30 * len(kept), None)
 
 
@@ -166,7 +167,7 @@ def queue_chart(queues: Rows) -> Figure | None:
         if any(row[state] for row in rows):
             figure.add_bar(
                 x=[row[state] for row in rows],
-                y=[label(row["queue"]) for row in rows],
+                y=labels([row["queue"] for row in rows]),
                 orientation="h",
                 name=state,
                 marker={"color": colour},
@@ -205,7 +206,7 @@ def dead_chart(dead: Rows) -> Figure | None:
     figure = graph.Figure()
     figure.add_bar(
         x=[row["tasks"] for row in rows],
-        y=[label(f"{row['queue']}: {row['error'] or 'no error told'}") for row in rows],
+        y=labels([f"{row['error'] or 'no error told'} · {row['queue']}" for row in rows]),
         orientation="h",
         marker={"color": "#ef4444"},
         hovertemplate="%{x:,} dead letters<extra>%{y}</extra>",
@@ -223,7 +224,8 @@ def copies_chart(extents: Rows, findings: Rows) -> Figure | None:
     chosen = list(reversed(rows[:BARS_MAX]))
     if not chosen:
         return None
-    names = {_copy(row): copy_label(row) for row in chosen}
+    shown = (f"{row['topic']} · {row['broker_id'][:4]} at {row['holder']}" for row in chosen)
+    names = dict(zip(map(_copy, chosen), labels(list(shown)), strict=True))
     figure = graph.Figure()
     figure.add_bar(
         base=[row["first_no"] for row in chosen],
@@ -258,14 +260,22 @@ def _copy(row: dict[str, Any]) -> tuple[str, str, str]:
     return row["broker_id"], row["topic"], row["holder"]
 
 
-def copy_label(row: dict[str, Any]) -> str:
-    return f"{label(row['topic'])} · {row['broker_id'][:4]} at {label(row['holder'])}"
-
-
 def label(text: str) -> str:
     """A name as a chart takes it: not too long, and nothing in it is markup. The end tells more."""
     shown = text if len(text) <= LABEL_MAX else "…" + text[-LABEL_MAX + 1 :]
     return escape("".join(c if c.isprintable() else "·" for c in shown))
+
+
+def labels(texts: Sequence[str]) -> list[str]:
+    """The same for names of which each has a place of its own: two that are cut to the same text
+    would be drawn as one."""
+    seen: dict[str, int] = {}
+    made: list[str] = []
+    for text in texts:
+        shown = label(text)
+        seen[shown] = seen.get(shown, 0) + 1
+        made.append(shown if seen[shown] == 1 else f"{shown} ({seen[shown]})")
+    return made
 
 
 def _iso(moment: datetime) -> str:

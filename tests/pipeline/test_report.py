@@ -53,6 +53,12 @@ def test_a_name_cannot_end_the_script_that_it_stands_in() -> None:
         assert part not in text
 
 
+def test_names_that_are_cut_to_the_same_text_are_drawn_apart() -> None:
+    rows = [{"queue": "q", "error": f"{n}{'x' * 60}", "tasks": n} for n in (1, 2)]
+    figure = charts.dead_chart(rows)
+    assert len(set(figure.data[0].y)) == 2
+
+
 def test_a_window_is_as_wide_as_the_page_can_show() -> None:
     assert window_of([]) == 1
     for hours, expected in ((0.01, 1), (1, 60), (24, 1800), (24 * 365, 86_400)):
