@@ -5,6 +5,7 @@ import shutil
 import subprocess
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -55,7 +56,7 @@ def test_a_name_cannot_end_the_script_that_it_stands_in() -> None:
 
 def test_names_that_are_cut_to_the_same_text_are_drawn_apart() -> None:
     rows = [{"queue": "q", "error": f"{n}{'x' * 60}", "tasks": n} for n in (1, 2)]
-    figure = charts.dead_chart(rows)
+    figure: Any = charts.dead_chart(rows)
     assert len(set(figure.data[0].y)) == 2
 
 
