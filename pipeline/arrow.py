@@ -4,7 +4,10 @@ from importlib import import_module
 from typing import Any
 
 pa: Any = import_module("pyarrow")
+compute: Any = import_module("pyarrow.compute")
+parquet: Any = import_module("pyarrow.parquet")
 
 Array = Any
 RecordBatch = Any
 Schema = Any
+Table = Any

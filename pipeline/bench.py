@@ -1,10 +1,12 @@
-"""How fast Spark reads logs, in turns with a Parquet file of the same rows in the same session."""
+"""How fast Spark reads and archives logs, in turns with a Parquet file of the same rows."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from busnode.pipeline.archive import archive
+from busnode.pipeline.options import source_options
 from busnode.pipeline.session import session
 from busnode.segments.file_store import FileStore
 from busnode.segments.store import StoreOptions
@@ -12,6 +14,7 @@ from busnode.wire.batches import Columns, encode_columns
 from busnode.wire.frames import Flags, broker_seed, encode_batch_frame
 from busnode.wire.ids import BrokerId, LogId, Topic
 from busnode.wire.runs import stamp_run, verify_runs
+from busnode.world.files import remove_tree
 from busnode.world.world import World
 
 if TYPE_CHECKING:
@@ -55,34 +58,57 @@ def measure(
     rounds: int,
     progress: Callable[[str], None],
 ) -> Report:
-    """A full scan of a log, one of three columns, and one of the same rows as Parquet."""
+    """A full scan of a log, one of three columns, and one of the same rows as Parquet; an archive
+    of the log, read back and verified, and a copy of that Parquet."""
     progress("writing the log, and the same rows as Parquet")
-    data, parquet = f"{directory}/n1", f"{directory}/parquet"
+    data, parquet, copy = f"{directory}/n1", f"{directory}/parquet", f"{directory}/copy"
     write_log(world, data, rows)
     messages = spark.read.format("busnode").option("path", data)
     messages.load().write.parquet(parquet)
     three = spark.read.format("busnode").option("path", data).schema(THREE_COLUMNS)
-    scans: dict[str, Callable[[], DataFrame]] = {
-        "full_scan": messages.load,
-        "parquet_scan": lambda: spark.read.parquet(parquet),
-        "three_columns": three.load,
+    options = source_options({"path": data}, stream=False)
+
+    def scan(load: "Callable[[], DataFrame]") -> Callable[[], int]:
+        def run() -> int:
+            load().write.format("noop").mode("overwrite").save()
+            return rows
+
+        return run
+
+    def archived() -> int:
+        return archive(spark, options, copy, world.clock, with_open=True).messages
+
+    def copied() -> int:
+        spark.read.parquet(parquet).write.parquet(copy)
+        return rows
+
+    works: dict[str, Callable[[], int]] = {
+        "full_scan": scan(messages.load),
+        "parquet_scan": scan(lambda: spark.read.parquet(parquet)),
+        "three_columns": scan(three.load),
+        "archive": archived,
+        "parquet_copy": copied,
     }
-    for name, scan in scans.items():
-        counted = scan().count()
-        assert counted == rows, f"{name}: {counted} of {rows} rows"
-    best_s = dict.fromkeys(scans, float("inf"))
+    for table in (messages.load(), three.load(), spark.read.parquet(parquet)):
+        counted = table.count()
+        assert counted == rows, f"{counted} of {rows} rows"
+    best_s = dict.fromkeys(works, float("inf"))
     for number in range(1, rounds + 1):
         progress(f"round {number} of {rounds}")
-        for name, scan in scans.items():
+        for name, work in works.items():
             began = world.clock.monotonic()
-            scan().write.format("noop").mode("overwrite").save()
+            done = work()
             best_s[name] = min(best_s[name], world.clock.monotonic() - began)
+            assert done == rows, f"{name}: {done} of {rows} rows"
+            if world.files.exists(copy):
+                remove_tree(world.files, copy)
     rates = {f"{name}_rows_per_s": round(rows / seconds) for name, seconds in best_s.items()}
     return {
         "rows": rows,
         **rates,
         "full_scan_to_parquet_scan": round(best_s["parquet_scan"] / best_s["full_scan"], 2),
         "three_columns_to_parquet_scan": round(best_s["parquet_scan"] / best_s["three_columns"], 2),
+        "archive_to_parquet_copy": round(best_s["parquet_copy"] / best_s["archive"], 2),
     }
 
 

@@ -154,6 +154,20 @@ class Directories:
             found[log_id] = max(min(firsts), extent.first_no) - 1
         return found
 
+    def closed_ends(self, before_us: int) -> Cursors:
+        """Of what `extents` has found: the last message of each log in a segment that has a
+        successor, or that was last written to before a moment. 0 where there is none."""
+        found: Cursors = {}
+        for log_id, copies in self._copies.items():
+            ends = [0]
+            for copy in copies:
+                for place, segment in enumerate(copy.segments):
+                    is_last = place + 1 == len(copy.segments)
+                    if not is_last or self._files.modified_us(segment.path) < before_us:
+                        ends.append(segment.next_no - 1)
+            found[log_id] = max(ends)
+        return found
+
     def ranges(self, log_id: LogId, span: Span, rows_max: int | None) -> list[LogRange]:
         if not self._copies:
             self.extents()

@@ -20,8 +20,11 @@ def test_scans_are_measured_against_parquet(spark: SparkSession, tmp_path: Path)
         "full_scan_rows_per_s",
         "parquet_scan_rows_per_s",
         "three_columns_rows_per_s",
+        "archive_rows_per_s",
+        "parquet_copy_rows_per_s",
         "full_scan_to_parquet_scan",
         "three_columns_to_parquet_scan",
+        "archive_to_parquet_copy",
     }
     assert all(value > 0 for value in report.values())
     assert steps[-1] == "round 1 of 1"
