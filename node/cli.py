@@ -49,6 +49,10 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "bench": ("busnode.node.cli_bench:bench", "Measure how fast this machine is."),
     "sim": ("busnode.node.cli_sim:sim", "Run a simulated cluster under faults, from a seed."),
     "log": ("busnode.node.cli_log:log", "Look into a node's logs on disk, with the node down."),
+    "pipeline": (
+        "busnode.pipeline.commands:pipeline",
+        "Archive, check, measure and draw logs, on Spark.",
+    ),
     "doctor": ("busnode.node.cli_doctor:doctor", "Say what is wrong and what to do."),
     "explain": ("busnode.node.cli_explain:explain", "Say what an error code means."),
 }
@@ -115,7 +119,14 @@ class LazyGroup(HelpfulGroup):
         if cmd_name not in self._table:
             return None
         module, _, attribute = self._table[cmd_name][0].partition(":")
-        command = getattr(import_module(module), attribute)
+        try:
+            command = getattr(import_module(module), attribute)
+        except ModuleNotFoundError as error:
+            if (error.name or PROGRAM).partition(".")[0] == PROGRAM:
+                raise
+            raise click.ClickException(
+                f"{error.name} is not installed: pip install 'busnode[spark]'"
+            ) from error
         assert isinstance(command, click.Command)
         return command
 
