@@ -69,7 +69,7 @@ class _Watch(StatefulProcessor):
         """Nothing is open."""
 
     def _pulse(self) -> Pulse:
-        return Pulse(self._patience, *(self._kept.get() if self._kept.exists() else ()))
+        return Pulse(self._patience, *(self._kept.get() or ()))  # None before the first row
 
     def _told(self, key: Any, pulse: Pulse, changes: list[Change]) -> Iterator[Row]:
         self._kept.update((pulse.state, pulse.beat_us, pulse.beats))

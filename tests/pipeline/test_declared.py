@@ -31,7 +31,6 @@ configuration:
 DEFINITIONS = "from busnode.pipeline.declared import declare\n\ndeclare(spark)\n"
 SETTINGS = {
     "spark.sql.catalogImplementation": "hive",  # or a second run does not know what the first made
-    "spark.sql.filesourceTableRelationCacheSize": "0",  # or views see the tables of the run before
     "spark.ui.enabled": "false",
     "spark.sql.shuffle.partitions": "1",
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
