@@ -163,8 +163,8 @@ async def cloned_disk(fault: Fault) -> None:
 
 
 def mirror_of(node: SimulatedNode) -> str | None:
-    """The node that mirrors another one now."""
+    """The node that mirrors another one now. Not a clone of it, which has its name."""
     if not node.is_up:
         return None
-    names = [stream.link.name for stream in node.node.mirroring.streams.values()]
-    return names[0] if names else None
+    names = (stream.link.name for stream in node.node.mirroring.streams.values())
+    return next((name for name in names if name != node.name), None)
