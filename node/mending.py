@@ -157,14 +157,14 @@ class Mending:
         """A hole was met; None when nothing can be done about it now."""
         if hole.reason == EXPIRED or not hole.last_no:
             return None
-        first_no = hole.first_no
+        first_no, is_known = hole.first_no, False
         for known in log.holes():
             if known.first_no <= first_no <= known.last_no:
-                first_no = known.first_no  # a reader may have begun in the middle
+                first_no, is_known = known.first_no, True  # a reader may have begun in the middle
                 break
         key = HoleKey(log.log_id, first_no)
-        is_tried = self._plan.met(key, self._clock.monotonic())
-        self._due.set()
+        is_tried = self._plan.met(key, self._clock.monotonic(), is_known=is_known)
+        self._wake()
         return key if is_tried else None
 
     def doubt(self, log_id: LogId, first_no: int) -> None:
@@ -176,14 +176,19 @@ class Mending:
     def came(self) -> None:
         """Another node has come, or holds logs that it did not hold before."""
         self._plan.came(self._clock.monotonic())
+        self._wake()
+
+    def _wake(self) -> None:
         self._due.set()
+        self._due = trio.Event()
 
     # What is done ---------------------------------------------------------------------------------
 
     async def run(self) -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._examine_again_and_again)
-            nursery.start_soon(self._mend_again_and_again)
+            nursery.start_soon(self._try_again_and_again, True)
+            nursery.start_soon(self._try_again_and_again, False)
             nursery.start_soon(self._give_up_in_time)
             nursery.start_soon(self._look_around)
 
@@ -215,11 +220,11 @@ class Mending:
             )
             self.noticed(log, hole)
 
-    async def _mend_again_and_again(self) -> None:
+    async def _try_again_and_again(self, is_known: bool) -> None:
         while True:
-            key = self._plan.take(self._clock.monotonic())
+            key = self._plan.take(self._clock.monotonic(), is_known=is_known)
             if key is None:
-                due = self._due = trio.Event()
+                due = self._due
                 with trio.move_on_after(1.0):
                     await due.wait()
                 continue

@@ -30,7 +30,7 @@ class HoleKey(NamedTuple):
 
 
 class _Attempt:
-    __slots__ = ("due_at", "is_open", "pause_s", "unconfirmed")
+    __slots__ = ("due_at", "is_known", "is_open", "pause_s", "unconfirmed")
 
     def __init__(self, now: float) -> None:
         self.due_at = now
@@ -38,6 +38,7 @@ class _Attempt:
         self.pause_s = AGAIN_S_FIRST
         self.is_open = True
         """Whether it is not known yet if somebody has it."""
+        self.is_known = True
 
 
 class MendPlan:
@@ -49,20 +50,23 @@ class MendPlan:
     def __len__(self) -> int:
         return len(self._attempts)
 
-    def met(self, key: HoleKey, now: float) -> bool:
-        """A hole is there; whether it is worth waiting for. False when nobody had it a short while
-        ago."""
+    def met(self, key: HoleKey, now: float, *, is_known: bool = True) -> bool:
+        """A hole is there, or, where it is not `is_known`, something could not be read; whether it
+        is worth waiting for. False when nobody had it a short while ago."""
         attempt = self._attempts.get(key)
         if attempt is None:
             if len(self._attempts) >= HOLES_MAX:
                 return False
             attempt = self._attempts[key] = _Attempt(now)
+        attempt.is_known = is_known
         return attempt.is_open or attempt.due_at <= now
 
-    def take(self, now: float) -> HoleKey | None:
-        """One that is to be tried now, if there is one. It is tried before another is taken."""
+    def take(self, now: float, *, is_known: bool = True) -> HoleKey | None:
+        """One that is to be tried now, if there is one. It is tried before another is taken. What
+        is not known to be a hole is looked at on this node's disk, and does not wait until others
+        have answered for all that is: hence one at a time of each."""
         for key, attempt in self._attempts.items():
-            if attempt.due_at <= now:
+            if attempt.due_at <= now and attempt.is_known == is_known:
                 attempt.is_open = True
                 return key
         return None

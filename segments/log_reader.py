@@ -66,10 +66,11 @@ class FileLogReader:
                     return self._next(bytes_max, data_max)
                 case Hole():
                     return self._pass_by(fetched)
-                case Cold(found) if self._is_here(found):
+                case Cold(found) if self._segment is not None and self._is_here(found):
                     self._position += found.length
                     self.next_no = MsgNo(found.last_no + 1)
-                    return found
+                    # It may have been committed since it was found to be cold.
+                    return replace(found, stored_us=self._segment.stored_us)
                 case Cold():  # where the place to begin is searched for
                     return self._next(bytes_max, None)
         except OSError as error:

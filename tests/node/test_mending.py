@@ -381,3 +381,26 @@ def test_a_node_starts_on_a_disk_that_cannot_read_a_log(skip: int) -> None:
             consumer.subscribe("/t", start="earliest", on_gap="raise") as messages,
         ):
             assert numbers(await take(messages, 30)) == list(range(30))
+
+
+def test_what_a_disk_cannot_read_for_a_moment_does_not_wait_for_what_others_are_asked_for() -> None:
+    @on_cluster(0, "a", "b", link_heartbeat_s=30.0)
+    async def _(cluster: SimulatedCluster) -> None:
+        log_id = await filled(cluster, 30)
+        async with staying(cluster, "a", "another publisher") as publisher:
+            await publish(publisher, "/u", range(10))
+        origin = cluster["a"]
+        damaged, other = (origin.node.store.get(each) for each in (log_id, log_of(origin, "/u")))
+        assert damaged is not None
+        assert isinstance(other, FileLog)
+        flip(origin, log_id, 9, 19, 29)
+        cluster.network.partition("a", "b")  # nobody has noticed
+        await origin.node.peers.mending.examine(damaged, 9)
+        assert len(damaged.holes()) == 3, "for which the other node is asked now"
+        async with staying(cluster, "a", "consumer") as consumer:
+            path = other.segments[0].path
+            origin.disk.arm(DiskFault.READ_COLD, lambda each: each == path)
+            origin.disk.arm(DiskFault.READ_EIO, lambda each: each == path)
+            async with consumer.subscribe("/u", start="earliest", on_gap="raise") as others:
+                assert numbers(await take(others, 10)) == list(range(10))
+            assert origin.disk.faults[DiskFault.READ_EIO] == 1

@@ -68,6 +68,18 @@ def test_what_is_found_to_be_good_is_read_again_a_few_times_and_then_given_up() 
     assert not plan.met(key(1), now)
 
 
+def test_what_is_no_hole_yet_does_not_wait_behind_those_that_are_tried() -> None:
+    plan = MendPlan()
+    assert plan.met(key(1), 0.0)
+    assert plan.met(key(2), 0.0, is_known=False)
+    assert plan.take(0.0) == key(1)
+    assert plan.take(0.0, is_known=False) == key(2)
+    assert plan.met(key(2), 0.1), "and now it is one"
+    plan.gone(key(1))
+    assert plan.take(0.1, is_known=False) is None
+    assert plan.take(0.1) == key(2)
+
+
 def test_no_more_holes_are_remembered_than_there_is_room_for() -> None:
     plan = MendPlan()
     for number in range(1, HOLES_MAX + 1):

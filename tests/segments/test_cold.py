@@ -40,8 +40,9 @@ class Shelf:
 
     def __init__(self, options: StoreOptions | None = None) -> None:
         self.disk = SimDisk(1)
+        self.clock = StoppedClock()
         options = options or StoreOptions(segment_bytes_max=700_000)
-        self.store = FileStore(self.disk, StoppedClock(), DIRECTORY, options)
+        self.store = FileStore(self.disk, self.clock, DIRECTORY, options)
         self.store.begin(BROKER)
         self.log: FileLog = self.store.create(TEMPERATURE)
 
@@ -250,3 +251,25 @@ def test_comparing_reads_nothing_that_was_not_fetched_before(
         fetched.append((step.file.path, step.offset, step.offset + step.length))
     assert [len(digest) for digest in digests] == [16]
     assert fetched[0][1] > 0, "it begins in the middle"
+
+
+def test_what_is_committed_while_it_is_fetched_was_stored_then() -> None:
+    shelf = Shelf()
+    reader = shelf.log.reader(0, ahead=True)
+
+    async def main() -> None:
+        write_numbered(shelf.log, 1)
+        await shelf.store.commit()
+        assert isinstance(await following(reader), Range)
+        shelf.clock.advance(3600)
+        write_numbered(shelf.log, 1)
+        shelf.disk.arm(DiskFault.READ_COLD)
+        cold = reader.next_in_memory(1, DATA_MAX)
+        assert isinstance(cold, Cold)
+        await shelf.store.commit()
+        reader.fetched(cold, None)
+        found = reader.next_in_memory(1, DATA_MAX)
+        assert isinstance(found, Range)
+        assert (found.first_no, found.stored_us) == (2, shelf.clock.utc_us())
+
+    simulate(0, main)

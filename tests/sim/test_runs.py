@@ -8,7 +8,7 @@ import pytest
 
 from busnode.testing.sim import history
 from busnode.testing.sim.run import run_seed
-from busnode.testing.sim.schedule import TASKS, Profile
+from busnode.testing.sim.schedule import ALL, TASKS, Profile
 
 GENTLE = Profile("gentle", {"kill": 1, "power_loss": 1, "partition": 1, "pause": 1}, faults=8)
 
@@ -32,6 +32,13 @@ def test_a_run_without_end_is_ended_and_does_not_pass(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("seed", [4, 6, 10, 26, 29, 30, 59, 249])
 def test_tasks_are_kept_by_nodes_that_take_them_over_again_and_again(seed: int) -> None:
     outcome = run_seed(seed, TASKS)
+    assert not outcome.violations, "\n".join(map(str, outcome.violations))
+
+
+@pytest.mark.sim
+def test_a_node_that_a_clone_of_it_mirrors_loses_power_with_another_one() -> None:
+    outcome = run_seed(2090, ALL)
+    assert outcome.faults["power_loss_of_pair"]
     assert not outcome.violations, "\n".join(map(str, outcome.violations))
 
 

@@ -97,7 +97,7 @@ async def mirror_change(fault: Fault) -> None:
     """A node loses its mirror in the middle of publishing, and must find another."""
     stage = fault.stage
     node = stage.cluster[fault.entry.node]
-    mirror = mirror_of(node)
+    mirror = mirror_of(fault.stage, node)
     if mirror is None:
         raise Skipped(f"{node.name} has no mirror")
     network = stage.cluster.network

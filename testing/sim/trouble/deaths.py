@@ -5,7 +5,7 @@ import trio
 from busnode.testing.sim.cluster import SimulatedNode
 from busnode.testing.sim.disk import SimDisk
 from busnode.testing.sim.faults import DiskFaults
-from busnode.testing.sim.stage import Skipped
+from busnode.testing.sim.stage import Skipped, Stage
 from busnode.testing.sim.trouble.kind import Fault, kind
 
 
@@ -49,7 +49,7 @@ async def power_loss_of_pair(fault: Fault) -> None:
     """A node and its mirror in the same instant."""
     stage = fault.stage
     first = stage.cluster[fault.entry.node]
-    mirror = mirror_of(first) or fault.entry.other
+    mirror = mirror_of(stage, first) or fault.entry.other
     with stage.alone_with(first.name, mirror) as nodes:
         fault.begun(f"{first.name} {mirror}")
         for node in nodes:
@@ -162,10 +162,14 @@ async def cloned_disk(fault: Fault) -> None:
         await trio.sleep(0.5)
 
 
-def mirror_of(node: SimulatedNode) -> str | None:
-    """The node that mirrors another one now. A clone is called like the node itself: it is none."""
+def mirror_of(stage: Stage, node: SimulatedNode) -> str | None:
+    """The node that mirrors another one now, if it is one of those that stay. A clone may have the
+    name of another node."""
     if not node.is_up:
         return None
-    streams = node.node.mirroring.streams.values()
-    names = [stream.link.name for stream in streams if stream.link.name != node.name]
-    return names[0] if names else None
+    mirrors = node.node.mirroring.streams
+    for name in stage.names:
+        other = stage.cluster[name]
+        if other.is_up and other.node.peers.me.broker_id in mirrors:
+            return name
+    return None
