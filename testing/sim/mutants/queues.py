@@ -105,21 +105,22 @@ def takeover_ignores_journal(patch: Patch) -> None:
 @mutant("a takeover that is begun again takes all tasks again", DEATHS)
 def carried_counted_twice(patch: Patch) -> None:
     before = TaskClaims.__dict__["_take_over"]
+    takes = Intake.__dict__["_takes"]
 
     async def take_over(self: Any, origin: Any, others: Any = None) -> Any:
-        await before(self, origin, others)
+        if others is None:
+            await before(self, origin, others)
         return await before(self, origin, others)
 
-    def is_new(self: Any, carried: Any, origin: Any) -> bool:
-        del self, carried, origin
-        return True
+    def takes_all(self: Any, carried: Any, origin: Any) -> bool:
+        return takes(self, carried, origin) or origin != self._broker_id
 
     def known(self: Any, origin: Any, queue: Any) -> Any:
-        return self._agreement.finished(origin, queue)
+        return self._agreement.finished.of(origin, queue)
 
     patch.set(TaskClaims, "_take_over", take_over)
     patch.set(TaskClaims, "_known", known)
-    patch.set(Intake, "_takes", is_new)
+    patch.set(Intake, "_takes", takes_all)
 
 
 @mutant("a task whose lease has ended goes to the end of its queue", CALM)
