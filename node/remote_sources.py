@@ -165,11 +165,14 @@ class RemoteSources:
                 self.readings[listener].reaches(log_id, first_no, end_no)
 
     def _own_reaches(self, log_id: LogId, first_no: int, end_no: int) -> None:
-        """Somebody, perhaps we, has more of a log of ours that is finished. Who fetches it goes on;
-        who reads it here does so when it was completed."""
+        """Somebody, perhaps we, has more of a log of ours that is finished. Who fetches it goes on,
+        and where nothing is left of it here everybody does; who reads it here goes on when it was
+        completed."""
+        is_here = self._store.get(log_id) is not None
         for listener in self._router.route(log_id.topic.encode()).clients:
             reading = self.readings[listener]
-            if log_id in reading.cursors:
+            is_read_here = is_here or log_id in reading.subscription.cursors
+            if log_id in reading.cursors or (reading.taken_up and not is_read_here):
                 reading.reaches(log_id, first_no, end_no)
 
     def _is_behind(self, log_id: LogId, end_no: int) -> bool:

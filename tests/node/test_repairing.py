@@ -10,7 +10,7 @@ from busnode.node.unknown_cursors import RETURN_S
 from busnode.testing.sim import DiskFault, SimDisk
 from busnode.wire.ids import BrokerId, LogId, MsgNo, Topic
 
-from .simulated_cluster import SimulatedCluster, SimulatedNode, on_cluster
+from .simulated_cluster import SimulatedCluster, SimulatedNode, on_cluster, seed_address
 from .test_mirroring import mirrored, numbers, publish, take
 
 SEEDS = pytest.mark.parametrize("seed", range(3))
@@ -363,3 +363,38 @@ def test_a_log_of_its_own_that_its_disk_has_lost_is_given_back_to_a_node(seed: i
             consumer.subscribe("/t", start="earliest", on_gap="raise") as messages,
         ):
             assert numbers(await take(messages, 40)) == list(range(40))
+
+
+def test_a_consumer_gets_what_its_home_has_written_and_another_node_holds_when_that_is_back() -> (
+    None
+):
+    """At the home it has expired, so it is not given back again; the other one is not so quick."""
+
+    @on_cluster(0, "a", retain_s=5.0)
+    async def _(cluster: SimulatedCluster) -> None:
+        await cluster.add("b", retain_s=3600.0)
+        await mirrored(cluster, "a")
+        origin = cluster["a"].node.broker_id
+        async with cluster.client("a", name="publisher") as publisher:
+            assert await publish(publisher, "/t", range(10)) == {"mirrored"}
+        await cluster["a"].kill()
+        await cluster["a"].start()
+        await cluster.meshed()
+        home, other = cluster["a"].node, cluster["b"].node
+        await cluster.until(lambda: other.peers.repairing.repaired > 0, "it was given back")
+        await cluster.until(lambda: knows(cluster, origin) == {"b"}, "the end of it at home")
+        # The home alone loses its link, and the other one does not notice.
+        cluster.network.partition("a", "b")
+        dialled = [
+            s for s in cluster.network._streams if (s.host, s.peer) == ("a", seed_address("b"))
+        ]
+        for stream in dialled:
+            stream.sever()
+        await cluster.until(lambda: not home.peers.links, "a lost link")
+        async with (
+            cluster.client("a", name="consumer") as consumer,
+            consumer.subscribe("/t", start=busnode.Position(), on_gap="raise") as messages,
+        ):
+            assert consumer.statistics().home == "a:4250"
+            cluster.network.heal("a", "b")
+            assert numbers(await take(messages, 10)) == list(range(10))
