@@ -113,7 +113,7 @@ def carried_counted_twice(patch: Patch) -> None:
         return await before(self, origin, others)
 
     def takes_all(self: Any, carried: Any, origin: Any) -> bool:
-        return takes(self, carried, origin) or origin != self._broker_id
+        return bool(takes(self, carried, origin)) or origin != self._broker_id
 
     def known(self: Any, origin: Any, queue: Any) -> Any:
         return self._agreement.finished.of(origin, queue)
