@@ -12,8 +12,14 @@ import anyio
 from busnode.client.batching import MESSAGE_CHARGE
 from busnode.client.bell import Bell
 from busnode.client.correspondence import Correspondence
+from busnode.client.credentials import (
+    CERTIFICATE_BYTES_MAX,
+    Credentials,
+    make_credentials,
+    name_in,
+)
 from busnode.client.cursor_store import CursorStore, FileCursorStore
-from busnode.client.directory import Directory, parse_url
+from busnode.client.directory import SCHEME, TLS_SCHEME, Directory, parse_url, speaks_tls
 from busnode.client.everyone import Everyone
 from busnode.client.gaps import OnDropped, OnGap
 from busnode.client.home import Home
@@ -43,6 +49,7 @@ from busnode.client.service_letters import (
 from busnode.client.subscription import Subscription
 from busnode.client.switchboard import DRAIN_S, Switchboard
 from busnode.client.task import LEASE_S
+from busnode.client.tls import TlsOptions, client_tls
 from busnode.client.window import BATCHES_MAX
 from busnode.client.world import ClientWorld
 from busnode.wire.control import Hello, encode_control
@@ -50,7 +57,9 @@ from busnode.wire.errors import Refused
 from busnode.wire.ids import MsgNo
 from busnode.wire.limits import PROTOCOL_VERSION
 from busnode.wire.topics import check_pattern, check_topic
+from busnode.world.files import read_whole
 from busnode.world.real_anyio import AnyioWorld
+from busnode.world.real_process import environment
 
 Scope = Literal["global", "local", "remote"]
 Require = Literal["mirrored"] | None
@@ -90,14 +99,24 @@ class BusStatistics:
 class Bus:
     """A client of the cluster. `connect` makes, runs and closes it."""
 
-    def __init__(self, world: ClientWorld, switchboard: Switchboard) -> None:
+    def __init__(
+        self,
+        world: ClientWorld,
+        switchboard: Switchboard,
+        url: str,
+        tls: TlsOptions,
+        credentials: Credentials,
+    ) -> None:
         self._world = world
+        self._url = url
+        self._tls = tls
+        self._credentials = credentials
         self._switchboard = switchboard
         self._requests = switchboard.requests
         self._outgoing = switchboard.outgoing
         self._batching = self._outgoing.batching
         self._lanes = self._batching.lanes
-        self._everyone = Everyone(self, self._reach)
+        self._everyone = Everyone(self, self.reach)
         self._correspondence = Correspondence(switchboard, self.queue, world.entropy)
 
     # Publishing -----------------------------------------------------------------------------------
@@ -348,10 +367,19 @@ class Bus:
         """
         return await self._correspondence.send(to, pattern, data, cid, None, timeout, retry)
 
-    def _reach(self, url: str, deadline_s: float) -> AbstractAsyncContextManager["Bus"]:
-        """A connection to another node."""
-        name = self._switchboard.hello.name
-        return connect(url, name=name, deadline_s=deadline_s, world=self._world)
+    def reach(
+        self, url: str, deadline_s: float, name: str | None = None
+    ) -> AbstractAsyncContextManager["Bus"]:
+        """A connection to another node, as the same user, and in TLS if this one is: a node knows
+        others' addresses, and not how a client gets there."""
+        name = self._switchboard.hello.name if name is None else name
+        if speaks_tls(self._url):
+            url = TLS_SCHEME + url.removeprefix(SCHEME)
+        user, password, token, _ = self._credentials
+        return connect(
+            url, name=name, deadline_s=deadline_s, world=self._world,
+            user=user, password=password, token=token, **self._tls,
+        )  # fmt: skip
 
     # State ----------------------------------------------------------------------------------------
 
@@ -396,6 +424,12 @@ async def connect(
     buffer_bytes: int = BUFFER_BYTES,
     linger_s: float = 0.0,
     producer_id: int | None = None,
+    user: str | None = None,
+    password: str | None = None,
+    token: str | None = None,
+    tls_ca: str | None = None,
+    tls_cert: str | None = None,
+    tls_key: str | None = None,
     world: ClientWorld | None = None,
 ) -> AsyncGenerator[Bus]:
     """A connected bus for as long as the block runs; on trio or asyncio.
@@ -404,13 +438,32 @@ async def connect(
     answers within `deadline_s`, and at once what a node refuses us with. On the way out it sends
     what is buffered and says goodbye. A `producer_id` is for who numbers batches itself: see
     `Publisher.send_numbered`.
+
+    A node may want to know who we are: by `user` and `password`, or by a `token`, or else by
+    BUSNODE_USER and BUSNODE_PASSWORD, or BUSNODE_TOKEN, of the environment; or by a certificate.
+
+    With `bus+tls://` nodes are dialled in TLS and must show a certificate for their host, signed by
+    an authority in the file `tls_ca`, or by one that this machine trusts. `tls_cert` and `tls_key`
+    are shown to them. Without them the environment is asked: BUSNODE_TLS_CA, BUSNODE_TLS_CERT and
+    BUSNODE_TLS_KEY.
     """
     addresses = parse_url(url)
+    around: Mapping[str, str] = environment() if world is None else {}
     if world is None:
         world = AnyioWorld()
+    if speaks_tls(url):
+        tls_ca = tls_ca or around.get("BUSNODE_TLS_CA")
+        tls_cert = tls_cert or around.get("BUSNODE_TLS_CERT")
+        tls_key = tls_key or around.get("BUSNODE_TLS_KEY")
+    tls = client_tls(world, url, tls_ca, tls_cert, tls_key)
+    certified = None
+    if tls is not None and tls_cert is not None:
+        certified = name_in(read_whole(world.files, tls_cert, CERTIFICATE_BYTES_MAX))
+    credentials = make_credentials(user, password, token, around, certified)
     if producer_id is None:
         producer_id = world.entropy.u64()
-    hello = Hello(PROTOCOL_VERSION, name, producer_id)
+    producer_id = credentials.producer_id(producer_id)
+    hello = Hello(PROTOCOL_VERSION, name, producer_id, credentials.user, credentials.secret)
     encode_control(hello)  # a name that cannot be sent is refused here, not by each node in turn
     patience = Patience(world.clock, deadline_s)
     wanted = Bell()
@@ -424,7 +477,7 @@ async def connect(
         buffer_bytes=buffer_bytes,
         linger_s=linger_s,
     )
-    home = Home(world, Directory(addresses), patience, hello, wanted)
+    home = Home(world, Directory(addresses), patience, hello, wanted, tls)
     failure: Exception | None = None
     async with anyio.create_task_group() as tasks:
         switchboard = Switchboard(
@@ -433,7 +486,8 @@ async def connect(
         tasks.start_soon(home.run, switchboard)
         try:
             await patience.wait(switchboard.arrival, lambda: not patience.away)
-            yield Bus(world, switchboard)
+            options = TlsOptions(tls_ca=tls_ca, tls_cert=tls_cert, tls_key=tls_key)
+            yield Bus(world, switchboard, url, options, credentials)
             await switchboard.close()
         except BaseException as error:
             with anyio.move_on_after(DRAIN_S, shield=True):

@@ -26,7 +26,7 @@ from busnode.wire.control import (
     Welcome,
     encode_control,
 )
-from busnode.wire.errors import BadFrame, BusnodeError, Disconnected, ProtocolError
+from busnode.wire.errors import BadFrame, BusnodeError, Disconnected, ProtocolError, TlsFailed
 from busnode.wire.frames import FrameType
 from busnode.wire.limits import TEXT_BYTES_MAX
 from busnode.wire.reader import FrameReader, Runs
@@ -42,6 +42,9 @@ MISSED_MAX: Final = 3
 
 WRITES_BEFORE_YIELD: Final = 4
 """Each of a whole batch: the reader must have its turn."""
+
+TLS_ALERT: Final = b"\x15\x03"
+"""How the only answer begins that a node with TLS has for who comes without."""
 
 DISCARD_S: Final = 1.0
 DISCARD_BYTES: Final = 64 * 1024
@@ -138,7 +141,13 @@ class Connection:
                     raise refusal_of(event)
                 assert isinstance(event, Welcome)  # the table lets nothing else by
                 return event
-            await self._receive()
+            try:
+                await self._receive()
+            except ConnectionError:
+                if bytes(self._reader.view[: len(TLS_ALERT)]) == TLS_ALERT:
+                    peer = self._stream.peer
+                    raise TlsFailed(f"{peer} speaks TLS: dial it with bus+tls://") from None
+                raise
 
     async def _receive(self) -> bool:
         """Wait for bytes and take them in; whether more wait. Raises OSError at the end."""

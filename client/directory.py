@@ -8,6 +8,7 @@ from busnode.world import network
 from busnode.world.network import Address
 
 SCHEME: Final = "bus://"
+TLS_SCHEME: Final = "bus+tls://"
 DEFAULT_PORT: Final = 4250
 
 LEARNED_MAX: Final = 64
@@ -19,10 +20,18 @@ EVERYWHERE: Final = frozenset({"", "0.0.0.0", "::"})
 
 def parse_url(url: str) -> list[Address]:
     """The addresses in `bus://host:port,host:port`; Refused when it names none."""
-    if not url.startswith(SCHEME):
-        raise Refused(f"url {url!r:.100} does not begin with {SCHEME}: write bus://127.0.0.1:4250")
-    found = [parse_address(part) for part in url.removeprefix(SCHEME).rstrip("/").split(",")]
-    return list(dict.fromkeys(found))
+    if not url.startswith((SCHEME, TLS_SCHEME)):
+        raise Refused(
+            f"url {url!r:.100} does not begin with {SCHEME} or {TLS_SCHEME}: "
+            "write bus://127.0.0.1:4250"
+        )
+    parts = url.removeprefix(SCHEME).removeprefix(TLS_SCHEME).rstrip("/").split(",")
+    return list(dict.fromkeys(parse_address(part) for part in parts))
+
+
+def speaks_tls(url: str) -> bool:
+    """Whether its nodes, and those that they tell of, are dialled in TLS."""
+    return url.startswith(TLS_SCHEME)
 
 
 def parse_address(text: str) -> Address:
@@ -40,6 +49,10 @@ class Directory:
         self._given = given
         self._learned: dict[Address, None] = {}
         self._last: Address | None = None
+
+    def is_given(self, address: Address) -> bool:
+        """Whether it stands in the URL."""
+        return address in self._given
 
     @property
     def nodes(self) -> list[Address]:

@@ -12,8 +12,16 @@ from busnode.client.directory import Directory
 from busnode.client.patience import Patience
 from busnode.client.world import ClientWorld
 from busnode.wire.control import Hello, Welcome
-from busnode.wire.errors import BadVersion, BusnodeError, LimitReached, Refused
-from busnode.world.network import Address
+from busnode.wire.errors import (
+    BadVersion,
+    BusnodeError,
+    LimitReached,
+    NotAuthenticated,
+    Refused,
+    TlsFailed,
+)
+from busnode.world.network import Address, Tls
+from busnode.world.tls import TlsError
 
 logger = logging.getLogger("busnode.client")
 
@@ -46,6 +54,7 @@ class Home:
         patience: Patience,
         hello: Hello,
         wanted: Bell,
+        tls: Tls | None = None,
     ) -> None:
         self.connection: Connection | None = None
         self.address: Address | None = None
@@ -56,6 +65,8 @@ class Home:
         self._patience = patience
         self._hello = hello
         self._wanted = wanted
+        self._tls = tls
+        self._has_arrived = False
         self._backoff = Backoff()
 
     async def run(self, dweller: Dweller) -> None:
@@ -90,10 +101,17 @@ class Home:
     async def _find(self) -> tuple[Connection, Welcome]:
         """Try all nodes that we know, over and over. Raises only what no retry would mend."""
         while True:
-            for address in self.directory.round(self._world.entropy.random):
+            refusals: list[TlsFailed] = []
+            nodes = self.directory.round(self._world.entropy.random)
+            for address in nodes:
                 try:
                     connection, welcome = await self._greet(address)
-                except (Refused, BadVersion) as error:
+                except TlsFailed as error:
+                    self._note(address, error)
+                    # One that only others have told us of may be known to them by another name.
+                    if self.directory.is_given(address):
+                        refusals.append(error)
+                except (Refused, BadVersion, NotAuthenticated) as error:
                     if not isinstance(error, LimitReached):
                         raise
                     self._note(address, error)
@@ -101,8 +119,11 @@ class Home:
                     self._note(address, error)
                 else:
                     self.address = address
+                    self._has_arrived = True
                     self.directory.learn(welcome.nodes)
                     return connection, welcome
+            if refusals and (not self._has_arrived or len(refusals) == len(nodes)):
+                raise refusals[0]
             pause_s = self._backoff.failed(self._world.entropy.random())
             await self._world.clock.sleep(pause_s)
 
@@ -113,11 +134,14 @@ class Home:
 
     async def _greet(self, address: Address) -> tuple[Connection, Welcome]:
         with anyio.fail_after(DIAL_TIMEOUT_S):
-            stream = await self._world.network.dial(address)
+            stream = await self._world.network.dial(address, self._tls)
         connection = Connection(stream, self._world.clock, self._wanted)
         try:
             with anyio.fail_after(WELCOME_TIMEOUT_S):
                 return connection, await connection.greet(self._hello)
+        except TlsError as error:
+            connection.close()
+            raise TlsFailed(str(error)) from error
         except BaseException:
             connection.close()
             raise

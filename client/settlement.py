@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from busnode.client.backoff import Backoff
 from busnode.client.bell import Bell
@@ -35,17 +35,34 @@ class NotSettled(LeaseExpired):
         self.tasks = tasks
 
 
+class Asker(Protocol):
+    """A worker that can take more when it has an answer, and says so along with its word."""
+
+    number: int
+
+    def ask_along(self) -> int:
+        """How many more, from the moment at which that is answered. They count as asked for."""
+        ...
+
+    def not_asked(self, want: int) -> None:
+        """So many will not come: what was said along with it was refused."""
+        ...
+
+
 class Settlement:
     """Tasks of one owner and queue of which somebody has said the same, and what became of it."""
 
-    __slots__ = ("asked_at", "bell", "in_flight", "left", "level", "refused", "until")
+    __slots__ = ("asked_at", "asker", "bell", "in_flight", "left", "level", "refused", "until")
 
-    def __init__(self, count: int, until: float, asked_at: float) -> None:
+    def __init__(
+        self, count: int, until: float, asked_at: float, asker: Asker | None = None
+    ) -> None:
         self.left = count
         """Tasks that are not answered for."""
         self.until = until
         """When the last of their leases ends."""
         self.asked_at = asked_at
+        self.asker = asker
         self.in_flight = 0
         """Frames that have some of them."""
         self.bell = Bell()

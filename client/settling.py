@@ -18,7 +18,7 @@ from busnode.client.backoff import Backoff
 from busnode.client.bell import Bell
 from busnode.client.patience import Patience
 from busnode.client.refusal import refusal
-from busnode.client.settlement import LOCAL, Part, Pile, Settlement, Word, failure
+from busnode.client.settlement import LOCAL, Asker, Part, Pile, Settlement, Word, failure
 from busnode.client.task import EXTEND, RELEASE, Task
 from busnode.wire.control import Control, TaskDone, TaskSettled
 from busnode.wire.errors import BusnodeError, LeaseExpired, LimitReached, Unavailable
@@ -61,7 +61,8 @@ class Settling:
         self._entropy = entropy
         self._worker = worker
         self._piles: dict[Word, Pile] = {}
-        self._flights: dict[int, tuple[Pile, list[Part]]] = {}
+        self._flights: dict[int, tuple[Pile, list[Part], int]] = {}
+        """By number what was said, and what its first worker has asked for along with it."""
         self._open: dict[Settlement, None] = {}
         self._last_number = 0
         self._watched_until: float | None = None
@@ -71,10 +72,15 @@ class Settling:
     # What is said ---------------------------------------------------------------------------------
 
     async def settle(
-        self, verb: str, tasks: Sequence[Task], error: str = "", lease_s: float = 0.0
+        self,
+        verb: str,
+        tasks: Sequence[Task],
+        error: str = "",
+        lease_s: float = 0.0,
+        asker: Asker | None = None,
     ) -> str:
         """Say it of tasks of any owner and queue, and wait for all answers; at which level it is
-        safe for all of them.
+        safe for all of them. What the asker wants is asked for along with it.
 
         Raises NotSettled with those that were refused.
         """
@@ -84,7 +90,7 @@ class Settling:
                 f"{self.count} tasks are being settled and {SETTLING_MAX} may be: wait for some"
             )
         said = [
-            self._say(Word(owner, queue, verb, error, lease_s), group)
+            self._say(Word(owner, queue, verb, error, lease_s), group, asker)
             for (owner, queue), group in _grouped(tasks).items()
         ]
         if verb != EXTEND:
@@ -105,10 +111,10 @@ class Settling:
         for (owner, queue), group in _grouped(tasks).items():
             self._say(Word(owner, queue, RELEASE), group)
 
-    def _say(self, word: Word, tasks: Sequence[Task]) -> Settlement:
+    def _say(self, word: Word, tasks: Sequence[Task], asker: Asker | None = None) -> Settlement:
         """Put it on its way, where it stays whether or not somebody waits for the answer."""
         until = max([task.expires_at for task in tasks])
-        settlement = Settlement(len(tasks), until, self._host.clock.monotonic())
+        settlement = Settlement(len(tasks), until, self._host.clock.monotonic(), asker)
         self.count += len(tasks)
         self._open[settlement] = None
         pile = self._piles.get(word)
@@ -129,7 +135,11 @@ class Settling:
             if not tasks:
                 continue
             self._last_number += 1
-            self._flights[self._last_number] = pile, parts
+            poll = want = 0
+            asker = parts[0][0].asker  # others ask for themselves
+            if asker is not None:
+                poll, want = asker.number, asker.ask_along()
+            self._flights[self._last_number] = pile, parts, want
             pile.flying += 1
             for settlement, _ in parts:
                 settlement.in_flight += 1
@@ -145,6 +155,8 @@ class Settling:
                     word.error,
                     word.lease_s,
                     self._worker,
+                    poll,
+                    want,
                 )
             )
         if pile.empty:
@@ -161,14 +173,17 @@ class Settling:
     def refused(self, number: int, error: BusnodeError) -> None:
         """A whole frame was refused."""
         if number in self._flights:
-            _, parts = self._flights[number]
+            _, parts, want = self._flights[number]
             count = sum(len(tasks) for _, tasks in parts)
+            asker = parts[0][0].asker
+            if want and asker is not None:
+                asker.not_asked(want)
             self._answered(number, dict.fromkeys(range(count), error), LOCAL)
 
     def _answered(self, number: int, errors: dict[int, BusnodeError], level: str) -> None:
         if number not in self._flights:
             return
-        pile, parts = self._flights.pop(number)
+        pile, parts, _ = self._flights.pop(number)
         pile.flying -= 1
         first = 0
         for settlement, tasks in parts:
@@ -272,7 +287,7 @@ class Settling:
         self.progress.ring()
 
     def _all_parts(self) -> Iterable[Iterable[Part]]:
-        for _, parts in self._flights.values():
+        for _, parts, _ in self._flights.values():
             yield parts
         for pile in self._piles.values():
             yield pile.parts
@@ -292,7 +307,7 @@ class Settling:
     def left(self) -> None:
         """The home is gone, and with it what was in flight."""
         flights, self._flights = self._flights, {}
-        for pile, parts in reversed(flights.values()):
+        for pile, parts, _ in reversed(flights.values()):
             pile.flying -= 1
             for settlement, _ in parts:
                 settlement.in_flight -= 1

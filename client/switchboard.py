@@ -300,6 +300,8 @@ class Switchboard:
         self.settling.left()
         for provider in self._providers.values():
             provider.left()
+        for worker in self.workers.values():
+            worker.left()
         self._ring()
 
     def failed(self, error: BusnodeError) -> None:

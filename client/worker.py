@@ -1,10 +1,12 @@
 """A worker: asks its home for tasks, holds those that have come, and asks again at every new home.
 
 It says how many tasks it can take, and no more ever come than that. Those count against it that
-wait here and those that the loop has in hand, until it asks for the next.
+wait here and those that the loop has in hand, until it asks for the next. A loop that does asks
+along with what it says of the one in hand, so that the next comes with the answer.
 """
 
 from collections import deque
+from collections.abc import Sequence
 from typing import Final, Protocol
 
 import anyio.lowlevel
@@ -13,13 +15,19 @@ from busnode.client.bell import Bell
 from busnode.client.patience import Patience
 from busnode.client.refusal import again
 from busnode.client.settling import Settling
-from busnode.client.task import Task, tasks_of
+from busnode.client.task import COMPLETE, FAIL, REJECT, Task, tasks_of
 from busnode.wire.control import Control, TaskPoll, Tasks
 from busnode.wire.errors import BadControl, BusnodeError
 from busnode.world.clock import Clock
 
 PREFETCH_MAX: Final = 10_000
 """Tasks that one worker may hold: each has a lease that runs."""
+
+
+PROMPT_S: Final = 0.05
+"""A loop that asked so soon after it had settled a task will most likely do so again."""
+
+ENDS: Final = (COMPLETE, FAIL, REJECT)
 
 
 class WorkerHost(Protocol):
@@ -56,7 +64,12 @@ class Worker:
         self._identity = identity
         self._bell = Bell()
         self._waiting: deque[Task] = deque()
-        self._in_hand = 0
+        self._in_hand: list[Task] = []
+        self._settled_at: float | None = None
+        """When the loop had its answer about the one in hand."""
+        self._is_prompt = False
+        self._is_known = False
+        """Whether the home knows the number."""
         self._asked = 0
         """Tasks that the home may still send."""
         self._open = False
@@ -71,8 +84,11 @@ class Worker:
         Empty when this is closed. Cancelled, it has taken nothing. Raises what the poll was refused
         with, and Disconnected when the bus is closed.
         """
-        self._in_hand = 0
-        if self._waiting:
+        self._in_hand = []
+        if self._settled_at is not None:  # so it has waited for the answer
+            self._is_prompt = self._host.clock.monotonic() - self._settled_at <= PROMPT_S
+            self._settled_at = None
+        elif self._waiting:
             await anyio.lowlevel.checkpoint()  # else it waits below
         if not (self._open or self._left):
             self._host.patience.check()
@@ -85,9 +101,37 @@ class Worker:
             self._ask()
             await self._bell.wait()
         taken = [self._waiting.popleft() for _ in range(min(count, len(self._waiting)))]
-        self._in_hand = len(taken)
+        self._in_hand = taken
         self._ask()
         return taken
+
+    async def settle(
+        self, verb: str, tasks: Sequence[Task], error: str = "", lease_s: float = 0.0
+    ) -> str:
+        """What is said of one of its tasks. The next comes with the answer where the loop waits for
+        that one alone, and was seen to come back at once: a lease must not run while it sleeps."""
+        settling = self._host.settling
+        if verb not in ENDS or len(tasks) != 1 or self._in_hand != [tasks[0]]:
+            return await settling.settle(verb, tasks, error, lease_s)
+        level = await settling.settle(verb, tasks, error, lease_s, self)
+        self._settled_at = self._host.clock.monotonic()
+        return level
+
+    def let_go(self, tasks: Sequence[Task]) -> None:
+        self._host.settling.let_go(tasks)
+
+    # Along with what is said of the one in hand ---------------------------------------------------
+
+    def ask_along(self) -> int:
+        if self._left or self._error is not None or not (self._is_known and self._is_prompt):
+            return 0
+        want = max(0, self._room() + len(self._in_hand))
+        self._asked += want
+        return want
+
+    def not_asked(self, want: int) -> None:
+        self._asked -= min(want, self._asked)
+        self._bell.ring()
 
     def close(self) -> None:
         """End the loop, and give back what it has not begun."""
@@ -125,7 +169,7 @@ class Worker:
     def _room(self) -> int:
         if self._error is not None or self._left:
             return 0
-        return self._prefetch - len(self._waiting) - self._in_hand - self._asked
+        return self._prefetch - len(self._waiting) - len(self._in_hand) - self._asked
 
     # What the bus brings --------------------------------------------------------------------------
 
@@ -135,6 +179,7 @@ class Worker:
             self._asked = 0
         want = 0 if ending else self._room()
         self._asked += want
+        self._is_known = want > 0 or (self._is_known and not anew)
         identity, name = self._identity
         return TaskPoll(self.number, self.queue, want, self._lease_s, identity, name)
 
@@ -146,7 +191,7 @@ class Worker:
                 f"{count} tasks of {message.queue}; {self._asked} of {self.queue} were asked for"
             )
         expires_at = self._host.clock.monotonic() + self._lease_s
-        self._waiting += tasks_of(message, self._host.settling, expires_at)
+        self._waiting += tasks_of(message, self, expires_at)
         self._asked -= count
         self.received += count
         self._bell.ring()
@@ -155,6 +200,10 @@ class Worker:
         """It was refused: whoever polls learns it when nothing waits here."""
         self._error = error
         self._bell.ring()
+
+    def left(self) -> None:
+        """The home is gone. The next one knows nothing of this before it is asked."""
+        self._is_known = False
 
     def ring(self) -> None:
         self._bell.ring()

@@ -5,13 +5,16 @@ from typing import Protocol
 from busnode.world.clock import Clock
 from busnode.world.entropy import Entropy
 from busnode.world.files import Files
-from busnode.world.network import Address, Stream
+from busnode.world.network import Address, Stream, Tls
+from busnode.world.tls import TlsTerms
 
 
 class Dialler(Protocol):
     """The network as far as a client uses it."""
 
-    async def dial(self, address: Address) -> Stream: ...
+    async def dial(self, address: Address, tls: Tls | None = None) -> Stream: ...
+
+    def tls(self, terms: TlsTerms) -> Tls: ...
 
 
 class ClientWorld(Protocol):

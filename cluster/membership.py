@@ -24,6 +24,10 @@ RUMOURS_MAX: Final = 128
 """Of these, how many may be there on the word of strangers alone: in a flood of forged hints the
 rest of the table stays free for those who are vouched for."""
 
+RUMOURS_A_SECOND: Final = 20.0
+"""How many of them are dialled, beyond a whole table of them at once: who forges records must not
+make nodes dial as fast as it can send them, be it ourselves or somebody else at that address."""
+
 ADDRESSES_MAX: Final = 8
 """Of one node: all are dialled at once."""
 
@@ -108,6 +112,9 @@ class Membership:
     counts: HintCounts = field(default_factory=HintCounts)
     candidates: list[Candidate] = field(default_factory=list[Candidate])
     linked: dict[BrokerId, Candidate] = field(default_factory=dict[BrokerId, Candidate])
+    _dials_left: float = CANDIDATES_MAX
+    """Of rumours, before they have to wait."""
+    _dials_at: float = 0.0
 
     # Events ---------------------------------------------------------------------------------------
 
@@ -159,10 +166,21 @@ class Membership:
     def take_due(self, now: float) -> list[Candidate]:
         """Those to dial now."""
         self.candidates = [each for each in self.candidates if not self._is_stale(each, now)]
-        due = [each for each in self.candidates if self._is_due(each) and each.due <= now]
+        ready = [each for each in self.candidates if self._is_due(each) and each.due <= now]
+        due = [each for each in ready if not each.is_rumour or self._may_dial(each, now)]
         for each in due:
             each.state = State.DIALLING
         return due
+
+    def _may_dial(self, rumour: Candidate, now: float) -> bool:
+        """Whether it is this one's turn; otherwise it is when it has waited a little."""
+        filled = self._dials_left + max(0.0, now - self._dials_at) * RUMOURS_A_SECOND
+        self._dials_left, self._dials_at = min(CANDIDATES_MAX, filled), now
+        if self._dials_left < 1:
+            rumour.due = now + 1 / RUMOURS_A_SECOND
+            return False
+        self._dials_left -= 1
+        return True
 
     def next_due(self) -> float | None:
         return min((each.due for each in self.candidates if self._is_due(each)), default=None)

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from busnode.node.bench_bus import BARE_BYTES, scratch_file
 from busnode.node.bench_segments import PAYLOAD_BYTES
-from busnode.node.bench_stage import CLUSTER, Bench, Player, Report, Stage, middle
+from busnode.node.bench_stage import CLUSTER, Bench, Report, Stage, middle
 from busnode.node.bench_window import BATCH_MESSAGES
 from busnode.wire.limits import MIB
 from busnode.world.files import remove_tree
@@ -14,13 +14,17 @@ TOPIC: Final = "/bench/mirrored"
 CATCH_UP_BYTES: Final = 2048 * MIB
 BEFORE_BATCHES: Final = 10_000
 
+BARE_OF_LOG: Final = 1.5
+"""How much is copied bare: a log of which so much is published meanwhile needs no more memory."""
+
 
 class CatchUp:
-    """One log, a publisher that goes on, and rounds in which a new node joins.
+    """One log, a publisher that goes on, and a new node that joins.
 
-    What was copied in one turn is removed right before the next begins, so that each finds memory
-    and blocks of the disk that were just in use. On a machine whose host takes free memory back,
-    to write a gigabyte into memory that was not cost up to five times as much.
+    What was copied bare is removed right before the node joins, so that it finds memory and blocks
+    of the disk that were just in use. On a machine whose host takes free memory back, to write a
+    gigabyte into memory that was not cost up to five times as much. So each round has a log of its
+    own: one that has grown in those before would need more memory than was just in use.
     """
 
     def __init__(self, bench: Bench, stage: Stage) -> None:
@@ -29,86 +33,67 @@ class CatchUp:
         self._publisher = stage.player("windowed", topic=TOPIC)
         self._watcher = stage.player("mirror watcher")
         self._bytes = max(1, round(CATCH_UP_BYTES * bench.scale))
+        self._bare_bytes = round(self._bytes * BARE_OF_LOG)
         path = scratch_file(bench, min(self._bytes, BARE_BYTES))
         self._sender = stage.player("sender", path=path)
         self._copier = stage.player("copier")
-        self._copied: str | None = None
-        self._measured: dict[str, list[float]] = {}
         bench.progress("filling a log")
         batches = max(1, self._bytes // (BATCH_MESSAGES * PAYLOAD_BYTES))
         self._publisher.ask(do="publish", batches=batches)
 
-    def round(self, number: int) -> None:
+    def measure(self) -> dict[str, float]:
         batches = max(1, round(BEFORE_BATCHES * self._bench.scale))
         seconds = self._publisher.ask(do="publish", batches=batches)["seconds"]
         before = batches * BATCH_MESSAGES / seconds
         self._publisher.ask(do="begin")
-        self._bench.progress(f"bare copy, round {number}")
-        bare, bare_used_s = self._copy_bare(number)
-        self._bench.progress(f"catching up, round {number}")
-        caught, used_s = self._catch_up(number)
+        bare, bare_used_s = self._copy_bare()
+        caught, used_s = self._catch_up()
         samples = self._publisher.ask(do="end")["samples"]
-        if not number:
-            return  # that was to warm up
-        bare_gb, gb = self._bytes / 1e9, caught["sent_bytes"] / 1e9
-        self._note("sent_bytes", caught["sent_bytes"])
-        self._note("gb_per_s", gb / _seconds(caught))
-        self._note("mirror_processor_s_per_gb", used_s / gb)
-        self._note("before_acked_per_s", before)
+        bare_gb, gb = self._bare_bytes / 1e9, caught["sent_bytes"] / 1e9
         during = _acked_per_s(samples, caught)
-        self._note("during_acked_per_s", during)
-        self._note("during_of_before", during / before)
-        self._note("bare_gb_per_s", bare_gb / _seconds(bare))
-        self._note("bare_processor_s_per_gb", bare_used_s / bare_gb)
-        self._note("during_bare_of_before", _acked_per_s(samples, bare) / before)
-        self._note("of_bare", gb / _seconds(caught) / (bare_gb / _seconds(bare)))
+        return {
+            "sent_bytes": caught["sent_bytes"],
+            "gb_per_s": gb / _seconds(caught),
+            "mirror_processor_s_per_gb": used_s / gb,
+            "before_acked_per_s": before,
+            "during_acked_per_s": during,
+            "during_of_before": during / before,
+            "bare_gb_per_s": bare_gb / _seconds(bare),
+            "bare_processor_s_per_gb": bare_used_s / bare_gb,
+            "during_bare_of_before": _acked_per_s(samples, bare) / before,
+            "of_bare": gb / _seconds(caught) / (bare_gb / _seconds(bare)),
+        }
 
-    def _note(self, what: str, value: float) -> None:
-        self._measured.setdefault(what, []).append(value)
-
-    def _copy_bare(self, number: int) -> tuple[Report, float]:
-        self._remove()
-        self._copied = f"{self._bench.directory}/bare copy {number}"
+    def _copy_bare(self) -> tuple[Report, float]:
+        path = f"{self._bench.directory}/bare copy"
         used_s = self._copier.processor_s
         address = self._sender.ready["address"]
-        took = self._copier.ask(address=address, path=self._copied, bytes=self._bytes)
+        took = self._copier.ask(address=address, path=path, bytes=self._bare_bytes)
+        self._bench.world.files.remove(path)
         return took, self._copier.processor_s - used_s
 
-    def _catch_up(self, number: int) -> tuple[Report, float]:
-        self._remove()
+    def _catch_up(self) -> tuple[Report, float]:
         self._watcher.tell()
-        mirror = self._join(f"mirror {number}")
+        seed = self._stage.node.ready["peer"]
+        mirror = self._stage.add_node("mirror", **CLUSTER, mirrors="0", seed=seed)
         used_s = mirror.processor_s
         took = self._watcher.hear()
-        used_s = mirror.processor_s - used_s
-        self._stage.dismiss(mirror)
-        return took, used_s
-
-    def _join(self, name: str) -> Player:
-        self._copied = self._stage.directory_of(name)
-        seed = self._stage.node.ready["peer"]
-        return self._stage.add_node(name, **CLUSTER, mirrors="0", seed=seed)
-
-    def _remove(self) -> None:
-        """What the turn before has copied."""
-        if self._copied is not None:
-            remove_tree(self._bench.world.files, self._copied)
-            self._copied = None
-
-    def report(self) -> Report:
-        whole = {"sent_bytes", "before_acked_per_s", "during_acked_per_s"}
-        return {
-            what: middle(values, 0 if what in whole else 3)
-            for what, values in self._measured.items()
-        }
+        return took, mirror.processor_s - used_s
 
 
 def bench_catch_up(bench: Bench) -> Report:
-    with Stage(f"{bench.directory}/catch-up", **CLUSTER, mirrors="1") as stage:
-        catch_up = CatchUp(bench, stage)
-        for number in range(bench.rounds + 1):
-            catch_up.round(number)
-        return catch_up.report()
+    measured: list[dict[str, float]] = []
+    for number in range(bench.rounds + 1):
+        bench.progress(f"catching up, round {number}" if number else "catching up, to warm up")
+        directory = f"{bench.directory}/catch-up"
+        with Stage(directory, **CLUSTER, mirrors="1") as stage:
+            measured.append(CatchUp(bench, stage).measure())
+        remove_tree(bench.world.files, directory)
+    whole = {"sent_bytes", "before_acked_per_s", "during_acked_per_s"}
+    return {
+        what: middle([each[what] for each in measured[1:]], 0 if what in whole else 3)
+        for what in measured[0]
+    }
 
 
 def _seconds(took: Report) -> float:

@@ -91,7 +91,7 @@ PUBLISHING: Final[dict[str, Callable[[Bus, Order, list[bytes]], Awaitable[None]]
 
 async def publisher(world: World, role: Order) -> None:
     samples = sample_payloads(world)
-    async with connect(role["url"], name="bench publisher") as bus:
+    async with connect(role["url"], tls_ca=role["tls_ca"], name="bench publisher") as bus:
         async for order in orders():
             payloads = list(islice(cycle(samples), order["messages"]))
             start = world.clock.monotonic()
@@ -102,7 +102,7 @@ async def publisher(world: World, role: Order) -> None:
 async def awaiting(world: World, role: Order) -> None:
     """Measures how long one persistent publish takes until it is acked."""
     payload = bytes(PAYLOAD_BYTES)
-    async with connect(role["url"], name="bench awaiting") as bus:
+    async with connect(role["url"], tls_ca=role["tls_ca"], name="bench awaiting") as bus:
 
         async def once() -> None:
             await bus.publish(role["topic"], payload, persistent=True)
@@ -179,7 +179,9 @@ async def consumer(world: World, role: Order) -> None:
         counters: list[Counter] = []
         for number in range(role["connections"]):
             name = f"bench consumer {number}"
-            bus = await stack.enter_async_context(connect(role["url"], name=name))
+            bus = await stack.enter_async_context(
+                connect(role["url"], tls_ca=role["tls_ca"], name=name)
+            )
             counter = Counter(bus, role["topic"])
             await stack.enter_async_context(counter.subscription)
             counters.append(counter)
@@ -200,7 +202,7 @@ async def consumer(world: World, role: Order) -> None:
 
 async def reader(world: World, role: Order) -> None:
     """Reads a log from its beginning, for each order anew."""
-    async with connect(role["url"], name="bench reader") as bus:
+    async with connect(role["url"], tls_ca=role["tls_ca"], name="bench reader") as bus:
         async for order in orders():
             counter = Counter(bus, order["topic"], "earliest")
             start = world.clock.monotonic()
@@ -363,7 +365,7 @@ async def provider(world: World, role: Order) -> None:
     """Answers each request with its own payload."""
     del world
     async with (
-        connect(role["url"], name="bench provider") as bus,
+        connect(role["url"], tls_ca=role["tls_ca"], name="bench provider") as bus,
         bus.provide(role["topic"], _same),
     ):
         async for _ in orders():
@@ -377,7 +379,7 @@ def _same(request: Asked) -> bytes:
 async def requester(world: World, role: Order) -> None:
     """Measures round trips through the node to a provider."""
     payload = bytes(PAYLOAD_BYTES)
-    async with connect(role["url"], name="bench requester") as bus:
+    async with connect(role["url"], tls_ca=role["tls_ca"], name="bench requester") as bus:
 
         async def once() -> None:
             await bus.request(role["topic"], payload)
@@ -388,7 +390,7 @@ async def requester(world: World, role: Order) -> None:
 
 async def watcher(world: World, role: Order) -> None:
     """Is ready when its node is linked with another one, both ways."""
-    async with connect(role["url"], name="bench watcher") as bus:
+    async with connect(role["url"], tls_ca=role["tls_ca"], name="bench watcher") as bus:
         while True:
             status = json.loads((await bus.request("/$sys/status")).payload)
             if any(
@@ -405,7 +407,7 @@ async def mirror_watcher(world: World, role: Order) -> None:
     the calendar, which processes share. It listens for that: to be asked for its status every 20 ms
     was a tenth of what the node did meanwhile."""
     async with (
-        connect(role["url"], name="bench mirror watcher") as bus,
+        connect(role["url"], tls_ca=role["tls_ca"], name="bench mirror watcher") as bus,
         bus.subscribe(f"{EVENTS}/+") as messages,
     ):
         async for _ in orders():

@@ -115,14 +115,16 @@ def node_command(data: str, **more: str) -> list[str]:
 class Stage:
     """A node and its players; leaving the block ends them all."""
 
-    def __init__(self, directory: str, **settings: str) -> None:
-        """`settings` are flags of the node beyond the usual."""
+    def __init__(self, directory: str, tls_ca: str | None = None, **settings: str) -> None:
+        """`settings` are flags of the node beyond the usual; `tls_ca` is who has signed its
+        certificate, if it has one."""
+        self._tls_ca = tls_ca
         self._directory = directory
         self._stack = ExitStack()
         self._players: list[Player] = []
         self.node = self.add_node("node", **settings)
         self.address: str = self.node.ready["client"]
-        self.url = f"bus://{self.address}"
+        self.url = f"{'bus' if tls_ca is None else 'bus+tls'}://{self.address}"
 
     def directory_of(self, name: str) -> str:
         """Where a node of this stage has its data."""
@@ -151,7 +153,8 @@ class Stage:
 
     def player(self, role: str, **more: Any) -> Player:
         """One who is ready. Those whose role needs the node get its address."""
-        order = {"role": role, "url": self.url, "address": self.address, **more}
+        where = {"url": self.url, "address": self.address, "tls_ca": self._tls_ca}
+        order = {"role": role, **where, **more}
         command = [sys.executable, "-c", ROLE, json.dumps(order)]
         player = Player(self._stack.enter_context(Child(command)), role)
         self._players.append(player)

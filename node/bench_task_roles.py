@@ -21,7 +21,7 @@ async def producer(world: World, role: Order) -> None:
     """Enqueues so many tasks: in one go, or by some coroutines that each await one after the other.
     Says from when to when, by the calendar, which processes share."""
     samples = sample_payloads(world)
-    async with connect(role["url"], name="bench producer") as bus:
+    async with connect(role["url"], tls_ca=role["tls_ca"], name="bench producer") as bus:
         queue = bus.queue(role["queue"])
         async for order in orders():
             payloads = list(islice(cycle(samples), order["tasks"]))
@@ -50,7 +50,9 @@ async def workers(world: World, role: Order) -> None:
         queues: list[Queue] = []
         for number in range(role["workers"]):
             name = f"bench worker {number}"
-            bus = await stack.enter_async_context(connect(role["url"], name=name))
+            bus = await stack.enter_async_context(
+                connect(role["url"], tls_ca=role["tls_ca"], name=name)
+            )
             queues.append(bus.queue(role["queue"]))
         async for order in orders():
             async with trio.open_nursery() as nursery:

@@ -42,8 +42,9 @@ def bench_tasks(bench: Bench) -> Report:
         for number in range(bench.rounds):
             bench.progress(f"round {number + 1}")
             syncs.append(SYNCS / write_and_sync(bench, frame, SYNCS))
-            for life in lives:
-                life.measure()
+            for way in WAYS:
+                for life in lives:  # one right after the other: the machine has its moods
+                    life.measure(way)
         plain, beside = (life.report() for life in lives)
     report.update(plain)
     report["disk_syncs_per_s"] = middle(syncs)
@@ -89,13 +90,13 @@ class Lives:
             self._producer.ask(way="many", tasks=count, delay_s=DELAY_S, until_waiting=at + count)
         return (self._stage.node.resident_bytes - before) / tasks
 
-    def measure(self) -> None:
-        for name, (way, full) in WAYS.items():
-            effort = Effort(self._stage)
-            tasks = self._bench.messages(full)
-            self.rates[name].append(tasks / self._run(way, tasks))
-            effort.add(tasks)
-            self._efforts[name].append(effort.report())
+    def measure(self, name: str) -> None:
+        way, full = WAYS[name]
+        effort = Effort(self._stage)
+        tasks = self._bench.messages(full)
+        self.rates[name].append(tasks / self._run(way, tasks))
+        effort.add(tasks)
+        self._efforts[name].append(effort.report())
 
     def report(self) -> Report:
         return {

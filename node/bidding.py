@@ -10,6 +10,7 @@ from typing import Any, Final, Protocol, cast
 
 import trio
 
+from busnode.node.access import check_right, forbidden
 from busnode.node.outgoing import Outgoing
 from busnode.node.requests import (
     Action,
@@ -20,6 +21,7 @@ from busnode.node.requests import (
     SendReply,
     SendRequest,
 )
+from busnode.security.rules import Rights
 from busnode.wire.control import (
     Ask,
     Bid,
@@ -31,6 +33,7 @@ from busnode.wire.control import (
 )
 from busnode.wire.errors import (
     BusnodeError,
+    Forbidden,
     FrameTooLarge,
     LimitReached,
     NoProvider,
@@ -48,11 +51,15 @@ PROVIDERS_MAX: Final = 1000
 PROVIDERS_OF_PEER_MAX: Final = 100_000
 """Topics that the clients of another node may provide together."""
 
-SystemAnswer = Callable[[bytes], Any]
-"""From a request's payload to something that JSON can carry."""
+IDENTITY: Final = "$identity"
+"""The header that tells a provider who asks, from the node that has let the requester in: it comes
+with the request over every hop, and nobody else can set it."""
+
+SystemAnswer = Callable[[bytes, Rights | None], Any]
+"""From a request's payload, and the rights of who asks, to something that JSON can carry."""
 
 
-LaterAnswer = Callable[[bytes, Callable[[Any, BusnodeError | None], None]], None]
+LaterAnswer = Callable[[bytes, Rights | None, Callable[[Any, BusnodeError | None], None]], None]
 """The same with whom to tell the answer, or why there is none."""
 
 
@@ -64,6 +71,12 @@ class Party(Hashable, Protocol):
 
     @property
     def is_peer(self) -> bool: ...
+
+    @property
+    def identity(self) -> str: ...
+
+    @property
+    def rights(self) -> Rights | None: ...
 
     def send(self, frame: bytes) -> None: ...
 
@@ -81,6 +94,8 @@ class Bidding:
         """When `run` wakes up by itself."""
         self.on_provided: Callable[[Pattern, bool, int], None] = _nobody
         """Told when one of our own clients provides a pattern, eagerly or not: 1 more or 1 less."""
+        self.on_forbidden: Callable[[Party, Forbidden], None] = _unheard
+        """Told when somebody was refused an answer that takes a while."""
 
     def answer(self, topic: str, answer: SystemAnswer) -> None:
         """Answer requests on a topic of the system."""
@@ -110,6 +125,8 @@ class Bidding:
         if len(provided) >= most:
             raise LimitReached(f"{len(provided)} provided topics; the limit is {most}")
         pattern = check_pattern(message.topic)
+        if party.rights is not None and not party.rights.covers("provide", pattern):
+            raise forbidden(party.rights, "provide", pattern)
         provided[message.provider] = pattern, message.eager
         # A peer tells again when its providers have become eager, or have ceased to be.
         provider = Provider(party, message.provider, message.eager, party.is_peer)
@@ -125,11 +142,18 @@ class Bidding:
         if not party.is_peer:
             self.on_provided(*found, -1)
 
+    def unprovide_all(self, party: Party) -> None:
+        for number in list(self._provided.get(party, {})):
+            self.unprovide(party, number)
+
     def request(self, party: Party, message: Request) -> None:
         topic = check_topic(message.topic)
         if is_system(topic):
             self._answer_system(party, message)
             return
+        check_right(party.rights, "request", topic)
+        if party.identity or IDENTITY in message.headers:
+            message = replace(message, headers=_signed(message.headers, party.identity))
         _check_size(message)
         actions = self.requests.request(
             party, message.request, topic,
@@ -190,20 +214,23 @@ class Bidding:
         later = self._later.get(message.topic)
         code, payload = None, b""
         if later is not None:
-            later(message.payload, partial(self._answered_later, party, message.request))
+            told = partial(self._answered_later, party, message.request)
+            later(message.payload, party.rights, told)
             return
         if answer is None:
             code = NoProvider.code
             topics = sorted((*self._system, *self._later))
             payload = f"the system answers on {', '.join(topics)}".encode()
         else:
-            payload = json.dumps(answer(message.payload)).encode()
+            payload = json.dumps(answer(message.payload, party.rights)).encode()
         party.send(_encode_reply(message.request, code, {}, payload, last=True))
 
     def _answered_later(
         self, party: Party, request: int, answer: Any, error: BusnodeError | None
     ) -> None:
         code = None if error is None else error.code
+        if isinstance(error, Forbidden):
+            self.on_forbidden(party, error)
         payload = json.dumps(answer) if error is None else error.text
         self._answer(party, _encode_reply(request, code, {}, payload.encode(), last=True))
 
@@ -244,6 +271,15 @@ class Bidding:
 
 def _nobody(pattern: Pattern, eager: bool, change: int) -> None:
     del pattern, eager, change
+
+
+def _unheard(party: Party, error: Forbidden) -> None:
+    del party, error
+
+
+def _signed(headers: dict[str, str], identity: str) -> dict[str, str]:
+    others = {name: value for name, value in headers.items() if name != IDENTITY}
+    return {**others, IDENTITY: identity} if identity else others
 
 
 def _check_size(message: Request) -> None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, TextIO, cast
 import click
 
 from busnode import __version__
+from busnode.node.config import BadSetting
 from busnode.wire.errors import (
     BadPattern,
     BadTask,
@@ -46,6 +47,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "top": ("busnode.node.cli_top:top", "Watch a node at work."),
     "events": ("busnode.node.cli_events:events", "Print what happens in the cluster."),
     "cursor": ("busnode.node.cli_cursor:cursor", "Look at and move the cursors in a file."),
+    "key": ("busnode.node.cli_key:key", "Make keys and certificates."),
     "bench": ("busnode.node.cli_bench:bench", "Measure how fast this machine is."),
     "sim": ("busnode.node.cli_sim:sim", "Run a simulated cluster under faults, from a seed."),
     "log": ("busnode.node.cli_log:log", "Look into a node's logs on disk, with the node down."),
@@ -53,6 +55,8 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
         "busnode.pipeline.commands:pipeline",
         "Archive, check, measure and draw logs, on Spark.",
     ),
+    "user": ("busnode.node.cli_user:user", "Say who may come in as a client."),
+    "acl": ("busnode.node.cli_acl:acl", "Say whether somebody may do something, and why."),
     "doctor": ("busnode.node.cli_doctor:doctor", "Say what is wrong and what to do."),
     "explain": ("busnode.node.cli_explain:explain", "Say what an error code means."),
 }
@@ -75,6 +79,7 @@ class WrongUsage(BusnodeError):
 
 THE_CALLER_CAN_MEND: Final = (
     WrongUsage,
+    BadSetting,
     BadPattern,
     BadTask,
     BadTopic,

@@ -59,16 +59,15 @@ async def ask_everyone(to: Target, called: str, question: Question[T]) -> "Told[
     does not answer."""
     from busnode.client import connect
 
-    async with connect(to.url, name=called, deadline_s=to.timeout_s) as bus:
+    async with connect(to.url, name=called, deadline_s=to.timeout_s, **to.options) as bus:
         return await ask_around(bus, to.timeout_s, called, question)
 
 
 async def ask_around(bus: "Bus", timeout_s: float, called: str, question: Question[T]) -> "Told[T]":
     """The same, from a connection that there is."""
-    from busnode.client import connect
     from busnode.client.everyone import Everyone
 
     def reach(url: str, deadline_s: float) -> "AbstractAsyncContextManager[Bus]":
-        return connect(url, name=called, deadline_s=deadline_s)
+        return bus.reach(url, deadline_s, called)
 
     return await Everyone(bus, reach).ask(timeout_s, question)

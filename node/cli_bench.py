@@ -31,6 +31,7 @@ WORKLOADS: Final = {
     "request": "busnode.node.bench_bus:bench_request",
     "cluster": "busnode.node.bench_cluster:bench_cluster",
     "mirrored": "busnode.node.bench_mirrored:bench_mirrored",
+    "tls": "busnode.node.bench_tls:bench_tls",
     "tasks": "busnode.node.bench_tasks:bench_tasks",
     "memory": "busnode.node.bench_footprint:bench_memory",
     "start": "busnode.node.bench_footprint:bench_start",

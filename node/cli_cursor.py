@@ -187,7 +187,7 @@ async def _ends(position: "Position", pattern: Pattern | None, to: Target) -> di
 
     patterns = {str(topic) for _, topic in position} if pattern is None else {str(pattern)}
     ends: dict[Log, MsgNo] = {}
-    async with connect(to.url, name="busnode cursor", deadline_s=to.timeout_s) as bus:
+    async with connect(to.url, name="busnode cursor", deadline_s=to.timeout_s, **to.options) as bus:
         for each in sorted(patterns):
             async with bus.subscribe(each, start="latest") as messages:
                 ends |= messages.position

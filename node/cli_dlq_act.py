@@ -74,7 +74,7 @@ async def _requeue(
 ) -> int:
     from busnode.client import connect
 
-    async with connect(to.url, name=NAME, deadline_s=to.timeout_s) as bus:
+    async with connect(to.url, name=NAME, deadline_s=to.timeout_s, **to.options) as bus:
         queue = bus.queue(name)
         silent: dict[str, str] = {}
         done: list[str] = []
@@ -116,7 +116,7 @@ def delete(*, queue: str, ids: tuple[str, ...], as_json: bool, to: Target) -> No
 async def _delete(to: Target, name: str, ids: Sequence[str], as_json: bool) -> int:
     from busnode.client import connect
 
-    async with connect(to.url, name=NAME, deadline_s=to.timeout_s) as bus:
+    async with connect(to.url, name=NAME, deadline_s=to.timeout_s, **to.options) as bus:
         queue = bus.queue(name)
         done = await queue.dead.delete(*ids)
         silent = queue.dead.silent
@@ -170,7 +170,7 @@ def purge(*, queue: str, yes: bool, as_json: bool, to: Target) -> None:
 async def _purge(to: Target, name: str, yes: bool, as_json: bool) -> int:
     from busnode.client import connect
 
-    async with connect(to.url, name=NAME, deadline_s=to.timeout_s) as bus:
+    async with connect(to.url, name=NAME, deadline_s=to.timeout_s, **to.options) as bus:
         queue = bus.queue(name)
         await check_known(queue)
         if not yes and not await _is_wanted(queue):

@@ -79,7 +79,7 @@ def ls(
 async def _ls(to: Target, name: str, filters: Mapping[str, Any], as_json: bool) -> int:
     from busnode.client import connect
 
-    async with connect(to.url, name=NAME, deadline_s=to.timeout_s) as bus:
+    async with connect(to.url, name=NAME, deadline_s=to.timeout_s, **to.options) as bus:
         queue = bus.queue(name)
         letters = await queue.dead.list(**filters)
         silent = queue.dead.silent

@@ -50,7 +50,7 @@ def show(*, queue: str, task_id: str, as_json: bool, to: Target) -> None:
 async def _show(to: Target, name: str, task_id: str, as_json: bool) -> int:
     from busnode.client import connect
 
-    async with connect(to.url, name=NAME, deadline_s=to.timeout_s) as bus:
+    async with connect(to.url, name=NAME, deadline_s=to.timeout_s, **to.options) as bus:
         queue = bus.queue(name)
         letter = await queue.dead.show(task_id)
         silent = queue.dead.silent

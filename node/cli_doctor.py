@@ -177,7 +177,9 @@ async def _ask(to: Target, world: "World") -> tuple[Status | None, str | None, f
     from busnode.wire.errors import BusnodeError
 
     try:
-        async with connect(to.url, name="busnode doctor", deadline_s=to.timeout_s) as bus:
+        async with connect(
+            to.url, name="busnode doctor", deadline_s=to.timeout_s, **to.options
+        ) as bus:
             before_us, began = world.clock.utc_us(), world.clock.monotonic()
             found = await ask(bus, STATUS, b"", to.timeout_s)
             round_trip_s = world.clock.monotonic() - began

@@ -115,7 +115,7 @@ def events(
 async def _recent(to: Target, wanted: Wanted, count: int, as_json: bool) -> int:
     from busnode.client import connect
 
-    async with connect(to.url, name=NAME, deadline_s=to.timeout_s) as bus:
+    async with connect(to.url, name=NAME, deadline_s=to.timeout_s, **to.options) as bus:
         events = await _kept(bus, to.timeout_s)
     _show(_last([event for event in events if wanted(event)], count), as_json)
     return 0
@@ -153,7 +153,7 @@ async def _follow(to: Target, wanted: Wanted, count: int, as_json: bool) -> int:
                 show(await kept())
 
     async with (
-        connect(to.url, name=NAME, deadline_s=to.timeout_s) as bus,
+        connect(to.url, name=NAME, deadline_s=to.timeout_s, **to.options) as bus,
         bus.subscribe(f"{EVENTS}/{wanted.node or '+'}") as messages,
     ):
         past = [event for event in shown.new_of(await kept()) if wanted(event)]

@@ -27,7 +27,7 @@ def nodes(*, as_json: bool, to: Target) -> None:
 async def _nodes(to: Target, as_json: bool) -> int:
     from busnode.client import connect
 
-    async with connect(to.url, name="busnode nodes", deadline_s=to.timeout_s) as bus:
+    async with connect(to.url, name="busnode nodes", deadline_s=to.timeout_s, **to.options) as bus:
         found = await ask(bus, STATUS, b"", to.timeout_s)
     if as_json:
         click.echo(json.dumps(_report(found), ensure_ascii=False, indent=2).encode())

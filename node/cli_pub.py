@@ -165,7 +165,9 @@ async def _pub(
 
     bus: Bus | None = None
     try:
-        async with connect(to.url, name="busnode pub", deadline_s=to.timeout_s) as bus:
+        async with connect(
+            to.url, name="busnode pub", deadline_s=to.timeout_s, **to.options
+        ) as bus:
             await _publish(bus, outcome, source, headers or None, message_id)
     finally:
         # However it ends, Ctrl-C and refusals included: people want to know how far it came.

@@ -58,7 +58,9 @@ async def _request(to: Target, topic: Topic, payload: bytes, many: bool, as_json
 
     show = _show_json if as_json else partial(_show, many=many)
     failed = 0
-    async with connect(to.url, name="busnode request", deadline_s=to.timeout_s) as bus:
+    async with connect(
+        to.url, name="busnode request", deadline_s=to.timeout_s, **to.options
+    ) as bus:
         if not many:
             show(await bus.request(topic, payload, timeout=to.timeout_s))
             return 0
@@ -178,7 +180,7 @@ async def _reply(
                     enough.set()
 
     async with (
-        connect(to.url, name="busnode reply", deadline_s=to.timeout_s) as bus,
+        connect(to.url, name="busnode reply", deadline_s=to.timeout_s, **to.options) as bus,
         bus.provide(topic, handle),
     ):
         click.echo(f"answering on {topic}; Ctrl-C ends it", err=True)

@@ -116,6 +116,7 @@ async def _run(config: NodeConfig, as_json: bool) -> int:
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async with trio.open_nursery() as nursery:
             async with start_node(world, config, name) as node:
+                await nursery.start(node.reloading.run)
                 _announce(node, as_json)
                 leave_alone_what_is_there()
                 _leave(await anext(signals))
@@ -142,7 +143,8 @@ def _announce(node: "RunningNode", as_json: bool) -> None:
         told = {"ready": True, "broker_id": node.broker_id.hex(), "name": node.name, **addresses}
         print(json.dumps(told), flush=True)
     else:
-        schemes = {"client": "bus://", "peer": "", "http": "http://"}
+        http = "http://" if node.config.tls_cert is None else "https://"
+        schemes = {"client": node.scheme, "peer": "", "http": http}
         lines: list[list[Part]] = [
             [(f"{what:<7} ", "dim"), (f"{schemes[what]}{address}", "")]
             for what, address in addresses.items()

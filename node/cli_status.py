@@ -82,7 +82,7 @@ def status(*, logs: Pattern | None, watched: bool, as_json: bool, to: Target) ->
 async def _status_json(to: Target) -> int:
     from busnode.client import connect
 
-    async with connect(to.url, name="busnode status", deadline_s=to.timeout_s) as bus:
+    async with connect(to.url, name="busnode status", deadline_s=to.timeout_s, **to.options) as bus:
         found = await ask(bus, STATUS, b"", to.timeout_s)
     click.echo(json.dumps(found, ensure_ascii=False, indent=2).encode())
     return 0
@@ -237,7 +237,7 @@ async def _topics(to: Target, pattern: Pattern, as_json: bool) -> int:
     from busnode.client import connect
 
     asked = {"pattern": pattern}
-    async with connect(to.url, name="busnode topics", deadline_s=to.timeout_s) as bus:
+    async with connect(to.url, name="busnode topics", deadline_s=to.timeout_s, **to.options) as bus:
         rows = await ask_pages(bus, TOPICS, "topics", "offset", asked, to.timeout_s)
     rows.sort(key=lambda row: str(row["topic"]))
     if as_json:

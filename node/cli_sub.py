@@ -92,7 +92,7 @@ async def _sub(
 ) -> int:
     from busnode.client import connect
 
-    async with connect(to.url, name="busnode sub", deadline_s=to.timeout_s) as bus:
+    async with connect(to.url, name="busnode sub", deadline_s=to.timeout_s, **to.options) as bus:
         subscription = bus.subscribe(
             pattern, start=start, cursors=cursors, durable=durable, queue=queue
         )

@@ -81,7 +81,7 @@ def _retry(_: click.Context, __: click.Parameter, text: str | None) -> Schedule 
     help=f"From -{PRIORITY_MAX} to {PRIORITY_MAX}: of the tasks that are due higher ones go first.",
 )  # fmt: skip
 @click.option(
-    "--key", metavar="K", help="Drop it if a task with the same key was enqueued in the window."
+    "--key", metavar="K", help="Drop it if the node took a task with the same key in the window."
 )
 @click.option(
     "--window", metavar="TIME", callback=duration_option(0.001, WINDOW_MS_MAX / 1000),
@@ -154,7 +154,9 @@ async def _enqueue(
 
     failed = True
     try:
-        async with connect(to.url, name="busnode task", deadline_s=to.timeout_s) as bus:
+        async with connect(
+            to.url, name="busnode task", deadline_s=to.timeout_s, **to.options
+        ) as bus:
             queue = bus.queue(outcome.queue)
             async for payloads in source:
                 outcome.note(await queue.enqueue_many(payloads, **options))

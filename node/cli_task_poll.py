@@ -95,7 +95,9 @@ async def _poll(to: Target, name: str, called: str, wishes: Wishes) -> int:
         nursery.start_soon(end_the_work)
         try:
             with trio.CancelScope(shield=True):
-                async with connect(to.url, name=called, deadline_s=to.timeout_s) as bus:
+                async with connect(
+                    to.url, name=called, deadline_s=to.timeout_s, **to.options
+                ) as bus:
                     with work:
                         on_each = print_tasks if wishes.command is None else execute_tasks
                         done = await on_each(bus.queue(name), wishes)

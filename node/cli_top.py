@@ -115,7 +115,7 @@ async def _looks(to: Target, count: int | None) -> AsyncIterator[tuple[Status, R
     from busnode.client import connect
     from busnode.wire.errors import Unavailable
 
-    async with connect(to.url, name="busnode top", deadline_s=to.timeout_s) as bus:
+    async with connect(to.url, name="busnode top", deadline_s=to.timeout_s, **to.options) as bus:
         before = await ask(bus, STATUS, b"", to.timeout_s)
         shown = 0
         while shown != count:

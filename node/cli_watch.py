@@ -55,7 +55,7 @@ async def _all_nodes(to: Target) -> AsyncGenerator[Look, None]:
 
     async def keep(neighbour: Neighbour) -> None:
         try:
-            async with connect(neighbour.url, name="busnode status", deadline_s=OTHERS_S) as other:
+            async with bus.reach(neighbour.url, OTHERS_S) as other:
                 while True:
                     hear(await ask(other, STATUS, BRIEFLY, OTHERS_S))
                     await trio.sleep(REFRESH_S)
@@ -68,7 +68,7 @@ async def _all_nodes(to: Target) -> AsyncGenerator[Look, None]:
         heard[status["name"]] = trio.current_time(), status
 
     async with (
-        connect(to.url, name="busnode status", deadline_s=to.timeout_s) as bus,
+        connect(to.url, name="busnode status", deadline_s=to.timeout_s, **to.options) as bus,
         trio.open_nursery() as nursery,
     ):
 

@@ -42,6 +42,7 @@ class Committer:
         self._hurry = trio.Event()
         self._patient_bytes = 0
         self._lost: list[Log] = []
+        self._writers: dict[Callable[[], None], None] = {}
         self.commits = 0
         self.committing = False
         """Whether one is under way: what it has taken is not dirty any more, and not safe yet."""
@@ -65,6 +66,17 @@ class Committer:
             self._hurry.set()
         self._wakeup.set()
 
+    def write_with_next(self, write: Callable[[], None]) -> None:
+        """Call it once, when the next commit begins: who has much to write, a little at a time, so
+        appends all of it at once."""
+        self._writers[write] = None
+        self.wake()
+
+    @property
+    def has_work(self) -> bool:
+        """Whether something is being made safe, or will be that is not appended yet."""
+        return self.committing or bool(self._writers)
+
     def taken_up(self, log: Log) -> None:
         """A copy that took no more goes on."""
         self.poisoned.pop(log, None)
@@ -81,11 +93,18 @@ class Committer:
             if not self._hurry.is_set():
                 with trio.move_on_after(PATIENCE_S):
                     await self._hurry.wait()
+            self._write()  # which wakes this, and is a part of what comes now
             self._wakeup, self._hurry = trio.Event(), trio.Event()
             self._patient_bytes = 0
             await self.commit()
 
+    def _write(self) -> None:
+        writers, self._writers = self._writers, {}
+        for write in writers:
+            write()
+
     async def commit(self) -> None:
+        self._write()
         lost, self._lost = self._lost, []
         self.committing = True
         try:

@@ -36,11 +36,24 @@ class NodeConfig:
     listen: str = "127.0.0.1"
     insecure: bool = False
     """Whether it may listen where others than this machine can reach it, without authentication."""
+    tls_cert: str | None = None
+    """The file of this node's certificate; None: nothing is in TLS."""
+    tls_key: str | None = None
+    tls_ca: str | None = None
+    """The file of the authorities that sign certificates of nodes and clients."""
+    tls_client_cert: str = "none"
+    """Whether clients show a certificate: none, optional or required."""
     interface: str | None = None
     """The network interface whose address is listened on; None: `listen` says where."""
     port: int = CLIENT_PORT
     peer_port: int | None = PEER_PORT
     """None: this node stays alone."""
+    cluster_key: str | None = None
+    """The file with the key that nodes of this cluster show each other; None: nobody is asked."""
+    users: str | None = None
+    """The file that says who may come in as a client, and how they show it; None: everybody."""
+    acl: str | None = None
+    """The file that says what each may do; None: everything."""
     seeds: tuple[Address, ...] = ()
     mirrors: int = 1
     """Nodes that hold a copy of this one's logs."""
@@ -81,3 +94,38 @@ class NodeConfig:
     subscriptions_max: int = 10_000
     """For one client. A topic is matched against all that a hostile one can place."""
     clients_max: int = 10_000
+    connections_per_address: int = 1000
+    """A proxy or an office behind one address has hundreds of clients; one address must not take
+    all places that there are."""
+    handshakes_per_address: int = 100
+    """A second. A handshake may cost milliseconds, with a certificate or a password more."""
+    handshake_burst: int = 1000
+    """All who may be there from one address come back together after an outage."""
+    limit_loopback: bool = False
+    """Whether limits by address count for this machine, too: what runs here has other means to
+    harm the node, and thousands of clients of a test or a gateway are no attack."""
+    half_open_max: int = 4000
+    """Connections of one listener that have not greeted yet. One costs about a kilobyte, and who is
+    let go comes again, which costs more: so rather some more of them, for a few seconds each."""
+    connections_per_identity: int = 1000
+    subscriptions_per_identity: int = 100_000
+    """Ten clients with as many as one may have."""
+    publish_rate: int | None = None
+    """Messages a second of one identity; None: no limit, for back-pressure keeps a node whole."""
+    publish_size_rate: int | None = None
+    """Bytes a second that one identity may send."""
+    in_flight_per_identity: int = 256 * 1024 * 1024
+    """Bytes that wait for disks: four connections with as much as one may have."""
+    memory_max: int | None = 1024 * 1024 * 1024
+    """What is kept in memory for others, beside the node's own 50 MB: sixteen clients that do not
+    read, with as much as may wait for each."""
+
+    @property
+    def asks_clients(self) -> bool:
+        """Whether clients have to show who they are."""
+        return self.users is not None or self.tls_client_cert == "required"
+
+    @property
+    def asks_nodes(self) -> bool:
+        """Whether other nodes have to show that they are of this cluster."""
+        return self.cluster_key is not None or self.tls_ca is not None

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from functools import wraps
 from io import BufferedReader
-from typing import Any, Final, NamedTuple, TextIO, cast
+from typing import Any, Final, NamedTuple, TextIO, TypedDict, cast
 
 import click
 
@@ -21,6 +21,7 @@ from busnode.wire.limits import PAYLOAD_BYTES_MAX
 
 DEFAULT_URL: Final = "bus://127.0.0.1:4250"
 SCHEME: Final = "bus://"
+TLS_SCHEME: Final = "bus+tls://"
 TIMEOUT_S: Final = 5.0
 
 SIGNALLED: Final = 128
@@ -42,11 +43,30 @@ class NoNode(Disconnected):
     )
 
 
+class Options(TypedDict, total=False):
+    """Of `connect`, as far as they come from flags or the environment."""
+
+    tls_ca: str | None
+    tls_cert: str | None
+    tls_key: str | None
+
+
 class Target(NamedTuple):
     """Which node, and for how long none may be reachable."""
 
     url: str
     timeout_s: float
+    tls_ca: str | None = None
+    tls_cert: str | None = None
+    tls_key: str | None = None
+
+    @property
+    def options(self) -> Options:
+        """What `connect` is told beside. Nothing of TLS where the URL is plain: the environment may
+        hold files for other commands."""
+        if not self.url.startswith(TLS_SCHEME):
+            return {}
+        return {"tls_ca": self.tls_ca, "tls_cert": self.tls_cert, "tls_key": self.tls_key}
 
 
 def reaching_a_node(command: Callable[..., None]) -> Callable[..., None]:
@@ -58,7 +78,7 @@ def reaching_a_node(command: Callable[..., None]) -> Callable[..., None]:
         envvar="BUSNODE_URL",
         default=DEFAULT_URL,
         show_default=True,
-        help="The nodes to try: bus://HOST:PORT,HOST:PORT; also from BUSNODE_URL.",
+        help="The nodes to try: bus://HOST:PORT,HOST:PORT, or bus+tls://…; also from BUSNODE_URL.",
     )
     @click.option(
         "--timeout",
@@ -69,10 +89,36 @@ def reaching_a_node(command: Callable[..., None]) -> Callable[..., None]:
         show_default=True,
         help="Give up when no node, or nobody, has answered for so many seconds.",
     )
+    @click.option(
+        "--tls-ca",
+        metavar="FILE",
+        envvar="BUSNODE_TLS_CA",
+        help="For bus+tls://: who signs nodes' certificates; else those that the machine trusts.",
+    )
+    @click.option(
+        "--tls-cert",
+        metavar="FILE",
+        envvar="BUSNODE_TLS_CERT",
+        help="For bus+tls://: the certificate to show.",
+    )
+    @click.option(
+        "--tls-key",
+        metavar="FILE",
+        envvar="BUSNODE_TLS_KEY",
+        help="For bus+tls://: its private key.",
+    )
     @wraps(command)
-    def with_target(*arguments: Any, url: str, timeout_s: float, **options: Any) -> None:
+    def with_target(
+        *arguments: Any,
+        url: str,
+        timeout_s: float,
+        tls_ca: str | None,
+        tls_cert: str | None,
+        tls_key: str | None,
+        **options: Any,
+    ) -> None:
         url = url if "://" in url else SCHEME + url
-        command(*arguments, to=Target(url, timeout_s), **options)
+        command(*arguments, to=Target(url, timeout_s, tls_ca, tls_cert, tls_key), **options)
 
     return with_target
 

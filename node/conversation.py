@@ -11,15 +11,24 @@ from typing import Final
 
 import trio
 
+from busnode.node.memory_budget import MemoryBudget
 from busnode.node.outgoing import Outgoing
 from busnode.node.receipts import encode_refusal
+from busnode.security.rules import Rights
 from busnode.wire.control import Control, Damaged, Ping, encode_trusted
-from busnode.wire.errors import BadFrame, BadHash, BusnodeError, ProtocolError, TimedOut
+from busnode.wire.errors import (
+    BusnodeError,
+    ProtocolError,
+    TimedOut,
+    TlsFailed,
+    UnexpectedFrame,
+)
 from busnode.wire.frames import FrameType
-from busnode.wire.reader import FrameReader, Runs
+from busnode.wire.reader import SPACE_BYTES_MAX, FrameReader, Runs
 from busnode.wire.sessions import Session, State
 from busnode.world.clock import Clock
 from busnode.world.network import Stream
+from busnode.world.tls import TlsError
 
 logger = logging.getLogger(__name__)
 
@@ -30,6 +39,10 @@ STEPS_BEFORE_YIELD: Final = 32
 """Messages and runs that one buffer may bring before others have their turn: a buffer holds ten
 thousand, and each may make a subscription or a file."""
 
+STEP_S_MAX: Final = 0.01
+"""How long they may take together, however few they are: what one of them costs differs a
+thousandfold, and nobody else has his turn meanwhile."""
+
 MISSED_MAX: Final = 3
 """Heartbeats without a byte before the other side is taken for dead."""
 
@@ -38,7 +51,7 @@ DISCARD_S: Final = 1.0
 _DISCARDED: Final = memoryview(bytearray(64 * 1024))
 """Where all write to and nobody reads from: a thousand who err at once need no memory."""
 
-_GREETING: Final = (State.NEW, State.GREETED)
+_GREETING: Final = (State.NEW, State.GREETED, State.CHALLENGED, State.PROVEN)
 
 
 class Conversation(ABC):
@@ -52,9 +65,15 @@ class Conversation(ABC):
         reader: FrameReader,
         heartbeat_s: float,
         hello_timeout_s: float,
+        budget: MemoryBudget | None = None,
     ) -> None:
         self.peer = stream.peer
-        self.outgoing = Outgoing(stream)
+        self.identity = ""
+        """Who it has shown to be; "" where nobody is asked, and before it is welcome."""
+        self.rights: Rights | None = None
+        """What it may do; None: everything."""
+        self.budget = budget or MemoryBudget()
+        self.outgoing = Outgoing(stream, self.budget)
         self.received_bytes = 0
         self.connected_at = clock.monotonic()
         self._stream = stream
@@ -66,6 +85,16 @@ class Conversation(ABC):
         self._heard_at = clock.monotonic()
         self._scope = trio.CancelScope()
         self._steps = 0
+        self._step_began = 0.0
+        self._is_paused = False
+        """Whether it is not read from because it has used more than it may."""
+        self._space_bytes = 0
+        """What the budget knows of the reader's buffer."""
+
+    @property
+    def unfinished_bytes(self) -> int:
+        """The buffer for a frame that is larger than ordinary ones and not complete."""
+        return self._space_bytes if self._space_bytes > SPACE_BYTES_MAX else 0
 
     @property
     @abstractmethod
@@ -89,6 +118,21 @@ class Conversation(ABC):
         """Before more is read: wait here until there is room to work it off. False ends it."""
         return True
 
+    def has_received(self, data: bytes) -> None:
+        """Take what came before it was made."""
+        self.received_bytes += len(data)
+        while data:
+            space = self._reader.space()
+            part, data = data[: len(space)], data[len(space) :]
+            space[: len(part)] = part
+            self._reader.received(len(part))
+
+    @property
+    def certificate(self) -> str | None:
+        """The common name in a certificate that it has shown and that was verified."""
+        shown = self._stream.certificate
+        return None if shown is None else shown.common_name
+
     # Sending --------------------------------------------------------------------------------------
 
     def send(self, frame: bytes) -> None:
@@ -97,6 +141,11 @@ class Conversation(ABC):
     def close(self) -> None:
         """End it at once."""
         self._scope.cancel()
+
+    def let_go(self, error: BusnodeError) -> None:
+        """End it at once, and say why."""
+        self._complain(error)
+        self.close()
 
     # Running --------------------------------------------------------------------------------------
 
@@ -111,6 +160,8 @@ class Conversation(ABC):
                     nursery.cancel_scope.cancel()
         finally:
             self._stream.close()
+            self.outgoing.release()
+            self.budget.add(-self._space_bytes)
 
     async def _send_until_broken(self) -> None:
         await self.outgoing.run()
@@ -123,8 +174,11 @@ class Conversation(ABC):
         except ProtocolError as error:
             self._broke_off(error)
             self._complain(error)
-            self._tell_of_damage(error)
+            if not isinstance(error, UnexpectedFrame):  # which no damaged record looks like
+                self._tell_of_damage()
             await self._discard()
+        except TlsError as error:
+            self._broke_off(TlsFailed(str(error)))
         except OSError as error:
             logger.info("%s at %s: %s", self.who, self.peer, error)
 
@@ -136,13 +190,12 @@ class Conversation(ABC):
         """The last thing that is said."""
         self.send(encode_refusal(error, None, None))
 
-    def _tell_of_damage(self, error: ProtocolError) -> None:
+    def _tell_of_damage(self) -> None:
         """Records from the other side's disk that are not what was written: it must look at them,
-        or it would send the same when we come again."""
+        or it would send the same when we come again. Which error it is says nothing: a bit may
+        have flipped in any field."""
         chunk = self._reader.suspected
-        if chunk is None or not isinstance(error, BadHash | BadFrame):
-            return
-        if self._session.state is State.OPEN:
+        if chunk is not None and self._session.state is State.OPEN:
             numbers = chunk.first_no, chunk.last_no
             self.send(encode_trusted(Damaged, chunk.broker_id, chunk.topic, *numbers))
 
@@ -167,7 +220,10 @@ class Conversation(ABC):
             if not was_filled:  # then there is nothing more yet, and asking would cost a call
                 reads = 0
                 await self._stream.wait_readable()
+                self._step_began = self._clock.monotonic()
             space = self._reader.space()
+            if self._reader.space_bytes != self._space_bytes:
+                self._count_space()
             count = self._stream.receive_into(space)
             if count is None:
                 was_filled = False
@@ -185,6 +241,11 @@ class Conversation(ABC):
             if reads == READS_BEFORE_YIELD:
                 reads = 0
                 await trio.lowlevel.checkpoint()
+
+    def _count_space(self) -> None:
+        size_bytes = self._reader.space_bytes
+        self.budget.add(size_bytes - self._space_bytes)
+        self._space_bytes = size_bytes
 
     async def _work_off(self) -> None:
         try:
@@ -205,9 +266,13 @@ class Conversation(ABC):
 
     async def _step(self) -> None:
         self._steps += 1
-        if self._steps >= STEPS_BEFORE_YIELD:
+        if (
+            self._steps >= STEPS_BEFORE_YIELD
+            or self._clock.monotonic() - self._step_began > STEP_S_MAX
+        ):
             self._steps = 0
             await trio.lowlevel.checkpoint()
+            self._step_began = self._clock.monotonic()
 
     # Liveness -------------------------------------------------------------------------------------
 
@@ -230,6 +295,8 @@ class Conversation(ABC):
             if silent_s >= MISSED_MAX * self._heartbeat_s:
                 logger.warning("%s is gone: silent for %.0f s", self.who, silent_s)
                 self._scope.cancel()
+            elif self._is_paused and self._session.state is State.OPEN:
+                self.send(encode_trusted(Ping, 0))  # or it takes us for dead
             elif silent_s >= self._heartbeat_s and self._session.state is State.OPEN:
                 self.send(encode_trusted(Ping, 0))
             await self._clock.sleep(self._heartbeat_s)

@@ -119,7 +119,7 @@ class Copies:
                 del self._writers[broker_id]
             raise
         self._setbacks.tried(broker_id)
-        self._tell(COPIES_HELD, origin=origin.who, logs=count)
+        self._tell(COPIES_HELD, origin=origin.who, of=broker_id.hex(), logs=count)
 
     async def _tell_extents(self, origin: Origin, broker_id: BrokerId) -> int:
         """Tell how far each copy reaches; how many there are."""

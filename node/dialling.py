@@ -2,18 +2,21 @@
 
 import logging
 import math
+from collections.abc import Callable
 from typing import Final, Protocol
 
 import trio
 
 from busnode.cluster.membership import Candidate, Meeting, Membership
 from busnode.node.logs import fields
+from busnode.node.peer_greeting import make_greeting
 from busnode.node.peer_link import LinkHost, PeerLink
+from busnode.security.cluster_key import ClusterKey
 from busnode.wire.control import PeerHello, PeerWelcome
 from busnode.wire.errors import BusnodeError
 from busnode.wire.ids import BrokerId
 from busnode.world.discovery import Announcement, Hint
-from busnode.world.network import Address
+from busnode.world.network import Address, Tls
 from busnode.world.world import World
 
 logger = logging.getLogger(__name__)
@@ -49,6 +52,8 @@ class Dialling:
         hello: PeerHello,
         peers_at: tuple[Address, ...],
         heartbeat_s: float,
+        keys: Callable[[], list[ClusterKey]],
+        tls: Tls | None,
     ) -> None:
         self.membership = Membership(hello.broker_id, hello.cluster_id)
         self.leaving = False
@@ -61,6 +66,8 @@ class Dialling:
         self._hello = hello
         self._peers_at = peers_at
         self._heartbeat_s = heartbeat_s
+        self._keys = keys
+        self._tls = tls
         self._woken = trio.Event()
 
     async def discover(self) -> None:
@@ -168,11 +175,12 @@ class Dialling:
 
     async def _greet(self, address: Address) -> tuple[PeerLink, PeerWelcome]:
         with trio.fail_after(DIAL_S):
-            stream = await self._network.dial(address)
+            stream = await self._network.dial(address, self._tls)
         link = PeerLink(stream, self._clock, self._host, self._heartbeat_s, GREET_S)
         try:
             with trio.fail_after(GREET_S):
-                return link, await link.greet(self._hello)
+                greeting = make_greeting(self._hello, self._keys(), self._entropy)
+                return link, await link.greet(greeting)
         except BaseException:
             link.hang_up()
             raise

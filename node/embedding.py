@@ -24,6 +24,13 @@ class NodeSettings(TypedDict, total=False):
     data: str | None
     listen: str
     insecure: bool
+    cluster_key: str | None
+    users: str | None
+    acl: str | None
+    tls_cert: str | None
+    tls_key: str | None
+    tls_ca: str | None
+    tls_client_cert: str
     interface: str | None
     port: int
     peer_port: int | None
@@ -50,6 +57,17 @@ class NodeSettings(TypedDict, total=False):
     drain_timeout_s: float
     subscriptions_max: int
     clients_max: int
+    connections_per_address: int
+    handshakes_per_address: int
+    handshake_burst: int
+    limit_loopback: bool
+    half_open_max: int
+    connections_per_identity: int
+    subscriptions_per_identity: int
+    publish_rate: int | None
+    publish_size_rate: int | None
+    in_flight_per_identity: int
+    memory_max: int | None
 
 
 class Node:
@@ -104,13 +122,14 @@ class Node:
     @property
     def url(self) -> str:
         """What `busnode.connect` takes."""
-        return f"bus://{self._there.address}"
+        return f"{self._there.scheme}{self._there.address}"
 
     @property
     def http_url(self) -> str | None:
         """Where metrics, health and status are, if they are anywhere."""
         http = self._there.listeners.http
-        return None if http is None else f"http://{http.address}"
+        scheme = "http" if self._config.tls_cert is None else "https"
+        return None if http is None else f"{scheme}://{http.address}"
 
     @property
     def name(self) -> str:

@@ -64,13 +64,13 @@ MIRRORS_NOT_KEPT: Final = Kind(
 )  # fmt: skip
 CATCHUP_BEGUN: Final = Kind(
     "catchup.begun", "info", "catch-up begun",
-    "{name} catches up: {messages:,} messages in {logs:,} logs, {bytes:,} bytes",
+    "{name} catches up: messages {messages:,}, logs {logs:,}, bytes {bytes:,}",
 )  # fmt: skip
 CATCHUP_DONE: Final = Kind(
     "catchup.done", "info", "catch-up done", "{name} has caught up, in {seconds:g} s"
 )
 COPIES_HELD: Final = Kind(
-    "copy.begun", "info", "holding copies", "holds copies for {origin}: {logs} logs so far"
+    "copy.begun", "info", "holding copies", "holds logs of {of} for {origin}; so far {logs:,}"
 )
 
 REPAIR_BEGUN: Final = Kind(
@@ -134,6 +134,26 @@ TASKS_GIVEN_UP: Final = Kind(
 )
 REFUSED: Final = Kind(
     "client.refused", "warning", "client refused", "{client} was refused: {why}", is_cheap=True
+)
+ACCESS_REFUSED: Final = Kind(
+    "access.refused", "warning", "access refused", "{who} at {address} was refused: {why}",
+    is_cheap=True,
+)  # fmt: skip
+PEER_REFUSED: Final = Kind(
+    "peer.refused", "error", "node refused", "a node at {address} was refused: {why}",
+    is_cheap=True,
+)  # fmt: skip
+ADMIN_ACTED: Final = Kind("admin.acted", "info", "administration", "{who}: {act} {target}")
+ACCESS_RELOADED: Final = Kind(
+    "access.reloaded", "info", "access reloaded",
+    "keys, users and rules were read again: {ended} sessions ended, {changed} changed",
+)  # fmt: skip
+ACCESS_NOT_RELOADED: Final = Kind(
+    "access.not-reloaded", "error", "access not reloaded",
+    "keys, users and rules stay as they were: {error}",
+)  # fmt: skip
+LIMITED: Final = Kind(
+    "client.limited", "warning", "limit reached", "at the door for {door}: {why}", is_cheap=True
 )
 
 KINDS: Final[Mapping[str, Kind]] = {

@@ -16,10 +16,12 @@ from typing import Any, Final, Protocol
 
 import trio
 
+from busnode.node.access import check_right
 from busnode.node.event import Event, make_event
 from busnode.node.event_folding import Folding
 from busnode.node.event_kinds import SEVERITIES, Kind
 from busnode.node.logs import fields
+from busnode.security.rules import Rights
 from busnode.wire import limits
 from busnode.wire.errors import Refused
 from busnode.wire.ids import BrokerId, Topic
@@ -108,8 +110,10 @@ class Events:
             except Exception:
                 logger.exception("event %d was not published", event.number)
 
-    def answer(self, payload: bytes) -> dict[str, Any]:
-        """Those that are kept, from one behind a number on; `next` is where to go on, or None."""
+    def answer(self, payload: bytes, rights: Rights | None) -> dict[str, Any]:
+        """Those that are kept, from one behind a number on; `next` is where to go on, or None. For
+        administrators: they name clients and topics of others."""
+        check_right(rights, "admin", Topic(TOPIC))
         after, limit = _paging(payload)
         rows: list[dict[str, Any]] = []
         size_bytes = 0

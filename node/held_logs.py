@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from busnode.node.status import ANSWER_BYTES_MAX, read_object
+from busnode.security.rules import Rights
 from busnode.wire.errors import Refused
 from busnode.wire.ids import BROKER_ID_BYTES, BrokerId, LogId, Pattern, Topic
 from busnode.wire.topics import check_pattern, matches
@@ -25,9 +26,10 @@ LOGS_EXAMINED_MAX: Final = 5_000
 Row = dict[str, Any]
 
 
-def answer_logs(node: "RunningNode", payload: bytes) -> Row:
-    """Logs that match a pattern, from an offset on, or those that are named; `next` is where to go
-    on, or None at the end. Refused for a payload that makes no sense."""
+def answer_logs(node: "RunningNode", payload: bytes, rights: Rights | None) -> Row:
+    """Logs that match a pattern, from an offset on, or those that are named, as far as who asks may
+    subscribe to them; `next` is where to go on, or None at the end. Refused for a payload that
+    makes no sense."""
     pattern, offset, limit, named = _asked(payload)
     teller = _Teller(node)
     rows: list[Row] = []
@@ -37,7 +39,10 @@ def answer_logs(node: "RunningNode", payload: bytes) -> Row:
     count = len(logs)
     examined = _named(node, named) if named else logs[offset : offset + LOGS_EXAMINED_MAX]
     for log in examined:
-        if named or matches(pattern, log.log_id.topic):
+        topic = log.log_id.topic
+        if (named or matches(pattern, topic)) and (
+            rights is None or rights.allows("subscribe", topic)
+        ):
             row = teller.row(log)
             size_bytes += len(json.dumps(row)) + 2
             if len(rows) == limit or size_bytes > ANSWER_BYTES_MAX:
@@ -50,7 +55,7 @@ def answer_logs(node: "RunningNode", payload: bytes) -> Row:
         "copies_wanted": node.config.mirrors + 1,
         "logs": rows,
         "next": at if not named and at < count else None,
-        "count": count,
+        "count": count if rights is None else None,
     }
 
 

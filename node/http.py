@@ -11,8 +11,10 @@ from typing import Final, NamedTuple
 
 import trio
 
+from busnode.node.door import Door
 from busnode.node.logs import fields
-from busnode.world.network import Listener, Stream
+from busnode.wire.errors import BusnodeError, Forbidden
+from busnode.world.network import Address, Listener, Stream
 from busnode.world.real_import import import_in_thread
 
 logger = logging.getLogger(__name__)
@@ -21,6 +23,7 @@ CONNECTIONS_MAX: Final = 100
 """A scraper, a load balancer and some people; more is an accident or an attack."""
 
 JSON: Final = "application/json"
+ASK: Final = ("WWW-Authenticate", 'Bearer realm="busnode", Basic realm="busnode"')
 
 
 class Answer(NamedTuple):
@@ -39,18 +42,48 @@ def error_answer(status: int, code: str, text: str, *headers: tuple[str, str]) -
     return answer._replace(headers=headers)
 
 
+def say_no(error: BusnodeError) -> bytes:
+    """For somebody who is refused before a request was read."""
+    body = error_answer(503, error.code, error.text).body
+    head = f"HTTP/1.1 503 Service Unavailable\r\nContent-Type: {JSON}\r\nRetry-After: 1\r\n"
+    return f"{head}Connection: close\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+class Visit:
+    """A connection that can be told to go."""
+
+    def __init__(self) -> None:
+        self.scope = trio.CancelScope()
+        self.answering = False
+
+
 Page = Callable[[], Awaitable[Answer]]
-Answering = Callable[[bytes, bytes], Awaitable[Answer]]
-"""From a method and a target."""
+Answering = Callable[[bytes, bytes, str], Awaitable[Answer]]
+"""From a method, a target and what the header Authorization says."""
+
+Allowing = Callable[[str, str, Address], Awaitable[BusnodeError | None]]
+"""From a path, an authorization and an address to why the page may not be read."""
+
+
+async def _everybody(path: str, authorization: str, address: Address) -> None:
+    del path, authorization, address
 
 
 class HttpServer:
     """Serves pages by their paths on a listener, which stays its owner's."""
 
-    def __init__(self, listener: Listener, pages: Mapping[str, Page]) -> None:
+    def __init__(
+        self,
+        listener: Listener,
+        pages: Mapping[str, Page],
+        door: Door,
+        allow: Allowing = _everybody,
+    ) -> None:
         self._listener = listener
         self._pages = pages
-        self._connections = 0
+        self._door = door
+        self._allow = allow
+        self._visits: dict[Visit, None] = {}
         self.requests = 0
 
     async def run(self) -> None:
@@ -61,29 +94,55 @@ class HttpServer:
                     stream = await self._listener.accept()
                 except OSError:
                     return
-                if self._connections >= CONNECTIONS_MAX:
-                    stream.close()
+                if not self._door.lets_in(stream):
                     continue
-                self._connections += 1
-                nursery.start_soon(self._serve, stream)
+                if len(self._visits) >= CONNECTIONS_MAX:
+                    self._push_out()
+                visit = Visit()
+                self._visits[visit] = None
+                nursery.start_soon(self._serve, stream, visit)
 
-    async def _serve(self, stream: Stream) -> None:
+    def _push_out(self) -> None:
+        """Let the oldest go that waits for a request, or else the oldest: a hundred who send a byte
+        now and then must not keep a health check from being answered."""
+        waiting = (visit for visit in self._visits if not visit.answering)
+        oldest = next(waiting, None) or next(iter(self._visits))
+        del self._visits[oldest]
+        self._door.pushed_out += 1
+        oldest.scope.cancel()
+
+    async def _serve(self, stream: Stream, visit: "Visit") -> None:
+        async def answer(method: bytes, target: bytes, authorization: str) -> Answer:
+            visit.answering = True
+            try:
+                return await self._answer(stream.peer, method, target, authorization)
+            finally:
+                visit.answering = False
+
         try:
             # Not before somebody comes: a node is up without it, and sooner.
             connection = await import_in_thread("busnode.node.http_connection")
-            await connection.serve(stream, self._answer)
+            with visit.scope:
+                await connection.serve(stream, answer)
         except OSError as error:
             logger.debug("HTTP connection broke", extra=fields(peer=stream.peer, error=error))
         except Exception:
             # A fault in a page must not take the node along.
             logger.exception("HTTP connection failed", extra=fields(peer=stream.peer))
         finally:
-            self._connections -= 1
+            self._visits.pop(visit, None)
+            self._door.left(stream.peer.host)
             stream.close()
 
-    async def _answer(self, method: bytes, target: bytes) -> Answer:
+    async def _answer(
+        self, address: Address, method: bytes, target: bytes, authorization: str
+    ) -> Answer:
         self.requests += 1
         path = target.partition(b"?")[0].decode("ascii", "replace")
+        error = await self._allow(path, authorization, address)
+        if error is not None:
+            ask = () if isinstance(error, Forbidden) else (ASK,)
+            return error_answer(403 if not ask else 401, error.code, error.text, *ask)
         page = self._pages.get(path)
         if page is None:
             there = ", ".join(self._pages)

@@ -35,7 +35,7 @@ async def serve(stream: Stream, answer: Answering) -> None:
         if _has_body(request):
             await connection.refuse(413, "a request here has no body")
             return
-        found = await answer(request.method, request.target)
+        found = await answer(request.method, request.target, _authorization(request))
         if not await connection.send(found, with_body=request.method != b"HEAD"):
             return
         if not connection.goes_on():
@@ -96,6 +96,13 @@ class _Connection:
             return False
         self._http.start_next_cycle()
         return True
+
+
+def _authorization(request: h11.Request) -> str:
+    for name, value in request.headers:
+        if name == b"authorization":
+            return value.decode("latin-1")
+    return ""
 
 
 def _has_body(request: h11.Request) -> bool:

@@ -5,7 +5,8 @@ from contextlib import asynccontextmanager
 from typing import NamedTuple
 
 from busnode.node.config import NodeConfig
-from busnode.world.network import Address, Listener, Network
+from busnode.node.tls import NodeTls
+from busnode.world.network import Address, Listener, Network, Tls
 
 
 class Listeners(NamedTuple):
@@ -20,28 +21,31 @@ class Listeners(NamedTuple):
 
 
 @asynccontextmanager
-async def open_listeners(network: Network, config: NodeConfig) -> AsyncGenerator[Listeners, None]:
+async def open_listeners(
+    network: Network, config: NodeConfig, tls: NodeTls
+) -> AsyncGenerator[Listeners, None]:
     """All of them, or an OSError with the address of the one that could not be opened."""
     opened: list[Listener] = []
 
-    async def listen(port: int | None) -> Listener | None:
+    async def listen(port: int | None, tls: Tls | None) -> Listener | None:
         if port is None:
             return None
-        opened.append(await _listen(network, config.listen, port))
+        opened.append(await _listen(network, config.listen, port, tls))
         return opened[-1]
 
     try:
-        client = await listen(config.port)
+        client = await listen(config.port, tls.clients)
         assert client is not None
-        yield Listeners(client, await listen(config.peer_port), await listen(config.http_port))
+        peer = await listen(config.peer_port, tls.peers)
+        yield Listeners(client, peer, await listen(config.http_port, tls.clients))
     finally:
         for listener in opened:
             listener.close()
 
 
-async def _listen(network: Network, host: str, port: int) -> Listener:
+async def _listen(network: Network, host: str, port: int, tls: Tls | None) -> Listener:
     address = Address(host, port)
     try:
-        return await network.listen(address)
+        return await network.listen(address, tls)
     except OSError as error:
         raise OSError(error.errno, error.strerror or str(error), str(address)) from error

@@ -133,12 +133,35 @@ class NodeCollector(Collector):
         poisoned = "Logs that take no more since a write or sync failed."
         yield _counter("poisoned_logs", poisoned, len(node.committer.poisoned))
 
+        yield from self._doors()
         yield from self._cluster()
         now_us = node.world.clock.utc_us()
         yield from task_metrics(sums.queues, node.task_home.workers, now_us)
         yield _gauge("requests_under_way", "Requests without an end.", len(node.bidding.requests))
         yield _gauge("providers", "Topics provided.", node.bidding.requests.providers)
         yield _gauge("durable_subscriptions", "Positions kept by name.", len(node.durable))
+
+    def _doors(self) -> Iterator[Metric]:
+        doors = self._node.doors
+        refused = CounterMetricFamily(
+            "busnode_connections_refused", "Refused by a limit.", labels=["door"]
+        )
+        pushed_out = CounterMetricFamily(
+            "busnode_connections_pushed_out",
+            "Let go before they had greeted, for newer ones.", labels=["door"],
+        )  # fmt: skip
+        half_open = GaugeMetricFamily(
+            "busnode_half_open", "Connections that have not greeted yet.", labels=["door"]
+        )
+        for door in (doors.clients, doors.peers, doors.http):
+            refused.add_metric([door.name], door.refused)
+            pushed_out.add_metric([door.name], door.pushed_out)
+            half_open.add_metric([door.name], door.half_open)
+        yield from (refused, pushed_out, half_open)
+        yield _gauge("addresses_known", "Addresses counted now.", len(doors.arrivals))
+        yield _gauge("kept_bytes", "Kept in memory for others.", doors.budget.used_bytes)
+        full = "Times that more was kept for others than may be."
+        yield _counter("memory_full", full, doors.budget.times_full)
 
     def _cluster(self) -> Iterator[Metric]:
         peers, publishing = self._node.peers, self._node.publishing
@@ -171,6 +194,8 @@ class NodeCollector(Collector):
         yield _gauge(
             "remote_logs", "Logs of other nodes that clients here read.", len(peers.sources.logs)
         )
+        candidates = "Nodes that there may be, linked or not."
+        yield _gauge("candidates", candidates, len(peers.membership.candidates))
         hints = CounterMetricFamily(
             "busnode_discovery_hints", "What became of hints at other nodes.", labels=["result"]
         )

@@ -12,6 +12,7 @@ from typing import Final, Protocol
 
 import trio
 
+from busnode.node.memory_budget import MemoryBudget
 from busnode.segments.store import Cold, Range
 from busnode.wire.errors import BusnodeError, LimitReached
 from busnode.world.network import Stream
@@ -75,8 +76,9 @@ class Source(Protocol):
 class Outgoing:
     """The sending half of one connection."""
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: Stream, budget: MemoryBudget | None = None) -> None:
         self._stream = stream
+        self._budget = budget or MemoryBudget()
         self._control: deque[bytes] = deque()
         self._control_bytes = 0
         self._sources: OrderedDict[Source, None] = OrderedDict()
@@ -114,6 +116,11 @@ class Outgoing:
         return not (self._control or self._sources or self._unsent or self._range)
 
     @property
+    def has_ended(self) -> bool:
+        """Whether there are control frames only from here on."""
+        return self._ended
+
+    @property
     def _is_clear(self) -> bool:
         """Whether what is sent now overtakes nothing but what sources may have."""
         return not (self._blocked or self._pumping or self._control or self._unsent or self._range)
@@ -127,6 +134,7 @@ class Outgoing:
         """Its sources keep so much more, or less, in memory."""
         was_full = self.is_full
         self.queued_bytes += change_bytes
+        self._budget.add(change_bytes)
         if was_full and not self.is_full:
             waiting, self._without_room = self._without_room, {}
             for tell in waiting:
@@ -157,6 +165,7 @@ class Outgoing:
             return
         self._control.append(frame)
         self._control_bytes += len(frame)
+        self._budget.add(len(frame))
         if self._control_bytes > CONTROL_BYTES_MAX:
             self._fail(LimitReached(f"{self._control_bytes} bytes of answers were not read"))
         self.pump()
@@ -197,6 +206,11 @@ class Outgoing:
         """No source is asked any more: from here on there are control frames only."""
         self._ended = True
         self._sources.clear()
+
+    def release(self) -> None:
+        """The connection is gone: what it kept counts no more, whoever still holds on to it."""
+        self._budget.add(-self.queued_bytes - self._control_bytes)
+        self._budget = MemoryBudget()
 
     async def wait_idle(self) -> None:
         """Wait until all has been given to the system, or cannot be."""
@@ -252,6 +266,7 @@ class Outgoing:
         elif self._control:
             self._unsent = memoryview(b"".join(self._control))
             self._control.clear()
+            self._budget.add(-self._control_bytes)
             self._control_bytes = 0
         elif self._sources:
             if not self._pieces_left or self._bytes_left <= 0:

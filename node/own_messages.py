@@ -1,10 +1,11 @@
 """The node itself as a publisher: of durable positions, events, and what becomes of tasks."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from busnode.node.publishing import OWN_PRODUCER, Publisher, Publishing
 from busnode.node.receipts import Row
+from busnode.security.rules import Rights
 from busnode.wire.batches import Columns, encode_columns
 from busnode.wire.errors import BusnodeError
 from busnode.wire.frames import Flags, encode_batch_frame
@@ -21,6 +22,8 @@ class OwnPublisher:
     is_client = False
 
     def __init__(self) -> None:
+        self.identity = ""
+        self.rights: Rights | None = None
         self.uncommitted_bytes = 0
 
     def acked(self, broker_id: BrokerId, level: str, rows: list[Row]) -> None:
@@ -68,6 +71,10 @@ class OwnMessages:
         view = memoryview(buffer)
         for run in verify_runs(buffer, view, 0, len(buffer))[0]:
             self._publishing.publish(publisher or self._nobody, view, run, system=True)
+
+    def write_with_next(self, write: Callable[[], None]) -> None:
+        """Have it called when the next commit begins: what it publishes then is a part of that."""
+        self._publishing.write_with_next(write)
 
     def flush(self) -> None:
         """Send what was published."""

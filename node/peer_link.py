@@ -2,15 +2,18 @@
 
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Final, Protocol
+from functools import partial
+from typing import Final, Protocol, TypeVar
 
 import trio
 
 from busnode.node.bidding import Bidding
 from busnode.node.conversation import Conversation
 from busnode.node.handed import Handed
+from busnode.node.peer_greeting import Greeting
 from busnode.node.remote_reading import RemoteReading
 from busnode.node.task_home import TaskHome
+from busnode.security.cluster_key import ClusterKey
 from busnode.wire.control import (
     Ask,
     Chunk,
@@ -28,7 +31,7 @@ from busnode.wire.control import (
     Interest,
     MembersSeen,
     Mirrored,
-    PeerHello,
+    PeerChallenge,
     PeerWelcome,
     Ping,
     Pong,
@@ -41,7 +44,7 @@ from busnode.wire.control import (
     encode_control,
     encode_trusted,
 )
-from busnode.wire.errors import BY_CODE, BadFrame, BusnodeError
+from busnode.wire.errors import BY_CODE, BadFrame, BusnodeError, NotAuthenticated
 from busnode.wire.frames import FrameType, read_header
 from busnode.wire.ids import BrokerId, LogId, Topic
 from busnode.wire.limits import FRAME_BYTES_MAX
@@ -52,6 +55,8 @@ from busnode.world.clock import Clock
 from busnode.world.network import Stream
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 FetchKey = tuple[int, int, LogId]
 """Client, subscription, log."""
@@ -89,6 +94,10 @@ class LinkHost(Protocol):
 
     bidding: Bidding
     task_home: TaskHome
+
+    def refused(self, session: Conversation, error: BusnodeError) -> None:
+        """The other side has not shown that it is of our cluster."""
+        ...
 
     def forwarded(self, link: "PeerLink", view: memoryview, run: Run) -> None:
         """Messages that are not persistent, for our clients; valid only now."""
@@ -182,6 +191,8 @@ class PeerLink(Conversation):
         self.messages = 0
         """Messages that came over it."""
         self._host = host
+        self.key: ClusterKey | None = None
+        """What the other side has shown that it has."""
         self._chunk: Chunk | None = None
         self._chunk_left = 0
 
@@ -198,10 +209,11 @@ class PeerLink(Conversation):
     def who(self) -> str:
         return f"link to {self.name or self.peer}"
 
-    async def greet(self, hello: PeerHello) -> PeerWelcome:
-        """Say who we are. Raises what the other node refuses us with, or OSError."""
+    async def greet(self, greeting: Greeting) -> PeerWelcome:
+        """Say who we are. Raises what the other node refuses us with, or we it, or OSError."""
         self._session.sent(FrameType.PEER_HELLO)
-        self.send(encode_control(hello))
+        self.send(encode_control(greeting.first))
+        was_challenged = False
         while True:
             for event in self._reader.events():
                 if isinstance(event, Runs):
@@ -209,7 +221,20 @@ class PeerLink(Conversation):
                 self._session.received(event.TYPE)
                 if isinstance(event, Error):
                     raise BY_CODE.get(event.code, BusnodeError)(event.text)
+                if isinstance(event, PeerChallenge):
+                    if greeting.is_own(event):  # as far as it has to go to know that
+                        hello = greeting.hello
+                        return PeerWelcome(
+                            hello.broker_id, hello.node, hello.clients_at, hello.peers_at, 0.0
+                        )
+                    proof = self._believe(partial(greeting.answer, event))
+                    was_challenged = True
+                    self._session.sent(FrameType.PEER_PROOF)
+                    self.send(encode_control(proof))
+                    continue
                 assert isinstance(event, PeerWelcome)  # the table lets nothing else by
+                self._believe(partial(greeting.welcomed, was_challenged=was_challenged))
+                self.key = greeting.key
                 self.welcome = event
                 return event
             if self.outgoing.failure is not None:
@@ -221,6 +246,13 @@ class PeerLink(Conversation):
                 raise ConnectionError(NO_ANSWER)
             else:
                 self._reader.received(count)
+
+    def _believe(self, looks: Callable[[], T]) -> T:
+        try:
+            return looks()
+        except NotAuthenticated as error:
+            self._host.refused(self, error)
+            raise
 
     def hang_up(self) -> None:
         """End a link that is not run."""

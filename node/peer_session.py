@@ -17,7 +17,9 @@ from busnode.node.conversation import Conversation
 from busnode.node.copies import Copies
 from busnode.node.durable_positions import nest
 from busnode.node.events import Tell
+from busnode.node.memory_budget import MemoryBudget
 from busnode.node.mending import Mending
+from busnode.node.peer_greeting import Challenge
 from busnode.node.receipts import encode_refusal
 from busnode.node.replays import Replays
 from busnode.node.router import Router
@@ -26,6 +28,7 @@ from busnode.node.subscriptions import Subscriptions
 from busnode.node.task_claims import TaskClaims
 from busnode.node.task_peer import TaskPeer
 from busnode.node.task_queues import TaskQueues
+from busnode.security.cluster_key import ClusterKey
 from busnode.segments.store import Log, Store
 from busnode.wire.control import (
     Bid,
@@ -44,6 +47,7 @@ from busnode.wire.control import (
     MembersSeen,
     Mirror,
     PeerHello,
+    PeerProof,
     Ping,
     Pong,
     Provide,
@@ -59,7 +63,15 @@ from busnode.wire.control import (
     encode_trusted,
 )
 from busnode.wire.copied import CopiedRun
-from busnode.wire.errors import BadFrame, LimitReached, Refused, StorageError
+from busnode.wire.errors import (
+    BadFrame,
+    BadHash,
+    BusnodeError,
+    LimitReached,
+    Refused,
+    SecondWriter,
+    StorageError,
+)
 from busnode.wire.fields import U64_MAX
 from busnode.wire.frames import FrameType
 from busnode.wire.ids import BrokerId, ClientNo, LogId, Pattern, Topic
@@ -119,6 +131,14 @@ class PeerHost(Protocol):
         """Take a node in. WrongCluster, or BadVersion."""
         ...
 
+    def challenge(self, hello: PeerHello) -> Challenge | None:
+        """What it must show before it is welcome; None: nothing. NotAuthenticated."""
+        ...
+
+    def refused(self, session: "PeerSession", error: BusnodeError) -> None:
+        """It has not shown who it is, or has sent what is not its to send."""
+        ...
+
     def members_message(self) -> MembersSeen:
         """Whom this node is linked to."""
         ...
@@ -142,15 +162,19 @@ class PeerSession(Conversation):
         host: PeerHost,
         heartbeat_s: float,
         hello_timeout_s: float,
+        budget: MemoryBudget | None = None,
     ) -> None:
         reader = FrameReader(copies=True)
         reader.awaited = FrameType.PEER_HELLO
         session = Session(PEER_TABLE, Side.LISTENER)
-        super().__init__(stream, clock, session, reader, heartbeat_s, hello_timeout_s)
+        super().__init__(stream, clock, session, reader, heartbeat_s, hello_timeout_s, budget)
         self.name = ""
         self.broker_id: BrokerId | None = None
         self.clients_at: list[str] = []
         self._host = host
+        self._challenge: Challenge | None = None
+        self.key: ClusterKey | None = None
+        """What it has shown that it has."""
         self.feed = Subscription(
             0, ClientNo(0), Pattern("/*"), self.outgoing, UNLIMITED, is_peer=True
         )
@@ -169,6 +193,11 @@ class PeerSession(Conversation):
     @property
     def interests(self) -> int:
         return len(self._patterns) + len(self._members)
+
+    @property
+    def subscriptions(self) -> list[Subscription]:
+        """All that it has queues for."""
+        return [self.feed, *self._members.values()]
 
     @property
     def dropped(self) -> int:
@@ -286,17 +315,39 @@ class PeerSession(Conversation):
             case Ping():
                 self.send(encode_trusted(Pong, message.token))
             case PeerHello():
-                self._reader.awaited = None
-                welcome = host.welcome(self, message)
-                self._session.sent(FrameType.PEER_WELCOME)
-                self.send(welcome)
-                self.tell(host.members_message())
+                self._challenge = host.challenge(message)
+                if self._challenge is None:
+                    self._welcome(message)
+                else:
+                    self._reader.awaited = FrameType.PEER_PROOF
+                    self._session.sent(FrameType.PEER_CHALLENGE)
+                    self.send(encode_control(self._challenge.message))
+            case PeerProof():
+                assert self._challenge is not None  # the table lets it by only after one
+                hello = self._challenge.answered(message)
+                self.key = self._challenge.key
+                self._welcome(hello)
             case Goodbye():
                 self.close()
             case Error():
                 logger.info("%s says %s: %s", self.who, message.code, message.text)
             case _:
                 assert isinstance(message, Pong), message  # the table lets no other by
+
+    def _welcome(self, hello: PeerHello) -> None:
+        welcome = self._host.welcome(self, hello)
+        # A node that has dialled itself knows that now, and wants nothing more.
+        is_self = self.broker_id is None
+        self._reader.awaited = FrameType.GOODBYE if is_self else None
+        self._session.sent(FrameType.PEER_WELCOME)
+        self.send(welcome)
+        if not is_self:
+            self.tell(self._host.members_message())
+
+    def _broke_off(self, error: BusnodeError) -> None:
+        super()._broke_off(error)
+        if not isinstance(error, BadHash):  # a disk or a wire has failed, and nobody has tried
+            self._host.refused(self, error)
 
     async def give_way(self) -> None:
         """Let others have their turn, and the peer read what it was sent."""
@@ -310,6 +361,8 @@ class PeerSession(Conversation):
             await self._host.copies.begin(self, message.broker_id, written, message.retain_s)
         except StorageError as error:
             logger.error("%s: %s", self.who, error)
+            if isinstance(error, SecondWriter):
+                self._host.refused(self, error)
             self.send(encode_refusal(error, FrameType.MIRROR, None))
         except Refused as error:
             self._refuse(error, message)

@@ -16,11 +16,15 @@ from busnode.cluster.interests import Interests
 from busnode.cluster.membership import Membership
 from busnode.cluster.mesh import Member, Mesh, MissingLink
 from busnode.cluster.mesh_watch import MeshWatch
+from busnode.node.access import Access
+from busnode.node.audit import Audit
 from busnode.node.bidding import Bidding
 from busnode.node.comparing import Comparing
 from busnode.node.config import PEER_PORT, NodeConfig
+from busnode.node.conversation import Conversation
 from busnode.node.copies import Copies
 from busnode.node.dialling import Dialling
+from busnode.node.doors import Doors
 from busnode.node.durable_positions import Registration, flatten
 from busnode.node.event_kinds import (
     LINK_ENDED,
@@ -29,15 +33,19 @@ from busnode.node.event_kinds import (
     LINK_MADE,
     LINK_MISSING,
     NAME_TAKEN,
+    PEER_REFUSED,
 )
 from busnode.node.events import Tell
 from busnode.node.handed import Handed
 from busnode.node.logs import fields
 from busnode.node.mending import Mending
 from busnode.node.mirroring import RESUME_EVERY_S, WATCH_EVERY_S, Mirroring
+from busnode.node.open_gaps import OpenGaps
 from busnode.node.ownership import Ownership
+from busnode.node.peer_greeting import Challenge, make_challenge
 from busnode.node.peer_link import PeerLink
 from busnode.node.peer_session import PeerSession
+from busnode.node.porch import Porch
 from busnode.node.publishing import Publishing
 from busnode.node.remote_reading import RemoteReading
 from busnode.node.remote_sources import RemoteSources
@@ -65,13 +73,14 @@ from busnode.wire.control import (
     RegistrationKept,
     encode_control,
 )
-from busnode.wire.errors import BadVersion, WrongCluster
+from busnode.wire.errors import BadVersion, BusnodeError, Draining, NotAuthenticated, WrongCluster
+from busnode.wire.frames import FrameType
 from busnode.wire.ids import BrokerId, LogId, Pattern, Topic
 from busnode.wire.limits import PROTOCOL_VERSION
 from busnode.wire.runs import Run
 from busnode.wire.trie import Trie
 from busnode.world.discovery import Hint
-from busnode.world.network import Address, Listener, parse_address
+from busnode.world.network import Address, Listener, Stream, Tls, parse_address
 from busnode.world.world import World
 
 logger = logging.getLogger(__name__)
@@ -88,7 +97,7 @@ ADDRESSES_MAX: Final = 6
 """Addresses that a node tells of itself, for clients and for peers: a greeting holds 1 KiB."""
 
 SESSIONS_MAX: Final = 1024
-"""Nodes that have dialled us, and strangers that are about to be turned away."""
+"""Nodes that have dialled us and greeted."""
 
 EXPECTED_S: Final = 5.0
 """How long after the start those are waited for who were mirrors before, and later those to whom
@@ -126,8 +135,13 @@ class Peers:
         copies: Copies,
         task_queues: TaskQueues,
         task_home: TaskHome,
+        doors: Doors,
         tell: Tell,
+        access: Access,
+        audit: Audit,
+        tls: Tls | None,
     ) -> None:
+        self._doors = doors
         self.tell_of = tell
         self.task_queues = task_queues
         self.task_home = task_home
@@ -141,6 +155,7 @@ class Peers:
         self.sources = RemoteSources(
             store, router, ownership, lambda: publishing.broker_id, self.mending
         )
+        self.open_gaps = OpenGaps(world.clock)
         self.repairing = Repairing(
             store, world.clock, broker_id, config.mirrors + 1, config.repair_after_s,
             mirroring.throttle, lambda: publishing.broker_id, ownership,
@@ -167,7 +182,8 @@ class Peers:
         self.links_made = 0
         self.links_lost = 0
         self._lost_at: dict[str, float] = {}
-        """When links were lost to nodes that are not back yet, by their names."""
+        """When links were lost to nodes that are not back yet, by their names; of one that has just
+        come back such a time that it is expected until it has told what it holds."""
         self.changed = trio.Event()
         """Set, and replaced, whenever a node has come or gone."""
         self._started_at = world.clock.monotonic()
@@ -183,11 +199,16 @@ class Peers:
         """What our own clients want."""
         self._accepted = 0
         self._leaving = False
+        self._access = access
+        self._audit = audit
         hello = PeerHello(
             PROTOCOL_VERSION, config.cluster_id, broker_id, name,
             self.clients_at, [str(address) for address in self.peers_at],
         )  # fmt: skip
-        self.dialling = Dialling(world, self, hello, tuple(self.peers_at), config.link_heartbeat_s)
+        self.dialling = Dialling(
+            world, self, hello, tuple(self.peers_at), config.link_heartbeat_s,
+            lambda: access.keys, tls,
+        )  # fmt: skip
         bidding.on_provided = self._provided
 
     def _whole(self, log_id: LogId) -> None:
@@ -202,6 +223,7 @@ class Peers:
         """Everything that goes on beside clients, until it is cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.sources.local.run)
+            nursery.start_soon(self.open_gaps.run)
             nursery.start_soon(self.sweep)
             nursery.start_soon(self.mending.run)
             nursery.start_soon(self.comparing.run)
@@ -356,7 +378,9 @@ class Peers:
         last_no: int,
         lacking: PeerLink | None,
     ) -> bool:
-        return self.sources.fetch_elsewhere(reading, log_id, after_no, last_no, lacking)
+        if self.sources.fetch_elsewhere(reading, log_id, after_no, last_no, lacking):
+            return True
+        return self.expects_holders() and self.open_gaps.wait(reading, log_id, after_no)
 
     def arrived(self, link: PeerLink, handed: Handed) -> None:
         self._publishing.messages_from_peers += handed.last_no + 1 - handed.first_no
@@ -439,23 +463,35 @@ class Peers:
     async def serve(self) -> None:
         """Take in nodes that dial us."""
         assert self._listener is not None
+        config, clock = self._config, self._world.clock
         async with trio.open_nursery() as nursery:
+            porch = Porch(
+                self._doors.peers, self._world.network.crowd(), clock, FrameType.PEER_HELLO,
+                config.hello_timeout_s, partial(self._come_in, nursery), _broke_off,
+            )  # fmt: skip
+            nursery.start_soon(porch.run)
             while True:
                 try:
                     stream = await self._listener.accept()
                 except OSError:
                     if self._leaving:
-                        return
+                        porch.turn_away(Draining("this node is leaving"))
+                        await trio.sleep_forever()  # until those who are here have left
                     raise
                 if self._accepted >= SESSIONS_MAX or self._leaving:
                     stream.close()
-                    continue
-                config = self._config
-                session = PeerSession(
-                    stream, self._world.clock, self, config.link_heartbeat_s, config.hello_timeout_s
-                )
-                self._accepted += 1
-                nursery.start_soon(self._serve_peer, session)
+                elif self._doors.peers.lets_in(stream):
+                    porch.wait_for(stream)
+
+    def _come_in(self, nursery: trio.Nursery, stream: Stream, greeting: bytes) -> None:
+        session = PeerSession(
+            stream, self._world.clock, self, self._config.link_heartbeat_s,
+            self._config.hello_timeout_s, self._doors.budget,
+        )  # fmt: skip
+        session.has_received(greeting)
+        self._accepted += 1
+        self._doors.peers.wait_for(session)
+        nursery.start_soon(self._serve_peer, session)
 
     async def _serve_peer(self, session: PeerSession) -> None:
         try:
@@ -465,6 +501,7 @@ class Peers:
             logger.exception("%s: session failed", session.who)
         finally:
             self._accepted -= 1
+            self._doors.peers.left(session.peer.host, session)
             session.forget()
             self.bidding.leave(session)
             broker_id = session.broker_id
@@ -474,18 +511,23 @@ class Peers:
                 self._forget_report(broker_id)
                 self._something_changed()
 
-    def welcome(self, session: PeerSession, hello: PeerHello) -> bytes:
-        config = self._config
+    def _check_cluster(self, hello: PeerHello) -> None:
         if hello.protocol != PROTOCOL_VERSION:
             raise BadVersion(
                 f"node speaks protocol {hello.protocol}; this node speaks {PROTOCOL_VERSION}"
             )
-        if hello.cluster_id != config.cluster_id:
+        cluster_id = self._config.cluster_id
+        if hello.cluster_id != cluster_id:
             raise WrongCluster(
                 f"node {hello.node} is of cluster {hello.cluster_id!r}; "
-                f"this one is of {config.cluster_id!r}"
+                f"this one is of {cluster_id!r}"
             )
+
+    def welcome(self, session: PeerSession, hello: PeerHello) -> bytes:
+        config = self._config
+        self._check_incarnation(hello)
         session.name = hello.node
+        self._doors.peers.greeted(session)
         if hello.broker_id != self.me.broker_id:
             self._take_in(session, hello)
         return encode_control(
@@ -494,6 +536,40 @@ class Peers:
                 [str(address) for address in self.peers_at], config.link_heartbeat_s,
             )
         )  # fmt: skip
+
+    def _check_incarnation(self, hello: PeerHello) -> None:
+        """NotAuthenticated for a node that says to be another one, as far as that can be known.
+        What this node was in an earlier life another one may be: the one whose clone it is."""
+        link = self.links.get(hello.broker_id)
+        if self.me.broker_id != hello.broker_id == self._publishing.broker_id:
+            really = f"{self.me.name}, this node"
+        elif link is not None and link.name != hello.node:
+            really = f"{link.name} at {link.peer}"
+        else:
+            return
+        raise NotAuthenticated(
+            f"node {hello.node} says that it is {hello.broker_id.hex()}, which is {really}"
+        )
+
+    def challenge(self, hello: PeerHello) -> Challenge | None:
+        """What a node that says hello must show; None: nothing. Raises what it is refused with."""
+        self._check_cluster(hello)
+        return make_challenge(
+            self._access.keys, hello, self.me.broker_id, self._config.cluster_id,
+            self._world.entropy,
+        )  # fmt: skip
+
+    def keys_changed(self) -> None:
+        """Whoever has shown a key that is one no more has to show another."""
+        keys = self._access.keys
+        peers: list[PeerSession | PeerLink] = [*self.sessions.values(), *self.links.values()]
+        for peer in peers:
+            if keys and peer.key not in keys:
+                peer.close()
+
+    def refused(self, session: Conversation, error: BusnodeError) -> None:
+        """A node was not let in, or has broken off what it began, or we do not believe it."""
+        self._audit.refused(PEER_REFUSED, address=session.peer, why=error)
 
     def _take_in(self, session: PeerSession, hello: PeerHello) -> None:
         self.bidding.join(session)
@@ -525,7 +601,8 @@ class Peers:
     def linked(self, link: PeerLink) -> None:
         self.links_made += 1
         self.links[link.broker_id] = link
-        self._lost_at.pop(link.name, None)
+        if link.name in self._lost_at:  # what it holds is heard a little later
+            self._lost_at[link.name] = self._world.clock.monotonic() - EXPECTED_S + INTEREST_S
         if any(other.name == link.name for other in self.links.values() if other is not link) or (
             link.name == self.me.name
         ):
@@ -624,6 +701,9 @@ class Peers:
     def longest_copies(self, broker_id: BrokerId) -> list[BrokerId]:
         return self.repairing.longest_copies(broker_id)
 
+    def is_more_away(self, broker_id: BrokerId) -> bool:
+        return self.repairing.is_more_away(broker_id, self.me.name)
+
     def missing_links(self) -> list[MissingLink]:
         return self.mesh.missing(self.members())
 
@@ -658,6 +738,10 @@ class Peers:
         with trio.move_on_after(LEAVE_S):
             for conversation in (*self.links.values(), *self.sessions.values()):
                 await conversation.outgoing.wait_idle()
+
+
+def _broke_off(stream: Stream, error: BusnodeError) -> None:
+    logger.debug("stranger at %s: %s", stream.peer, error)
 
 
 def _addresses(texts: list[str]) -> tuple[Address, ...]:

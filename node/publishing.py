@@ -4,14 +4,17 @@ from collections.abc import Callable
 from itertools import accumulate
 from typing import Final, Protocol
 
+from busnode.node.access import check_right
 from busnode.node.committer import Committer
 from busnode.node.producers import Producer, Producers, SeenRun
 from busnode.node.receipts import Acked, Receipt, Receipts
 from busnode.node.router import Listener, Route, Router
+from busnode.security.rules import Rights
 from busnode.segments.store import Log
-from busnode.wire.errors import BadTask, BadTopic, LogPoisoned, NotMirrored, Unavailable
+from busnode.wire.errors import BadTask, BadTopic, Forbidden, LogPoisoned, NotMirrored, Unavailable
 from busnode.wire.frames import TRANSPORT_AT, Flags, Transport, broker_seed
 from busnode.wire.ids import BrokerId, Topic
+from busnode.wire.producer_tag import TAG_SHIFT, tag_of
 from busnode.wire.runs import Run, stamp_run
 from busnode.wire.topics import is_system
 
@@ -33,6 +36,10 @@ class Publisher(Acked, Protocol):
     """Who publishes: a session, or the node itself."""
 
     uncommitted_bytes: int
+    identity: str
+    """Whose the producerIds of its batches must be; "": anybody's."""
+    rights: Rights | None
+    """None: it may publish everywhere."""
 
     @property
     def is_client(self) -> bool:
@@ -100,8 +107,13 @@ class Publishing:
     def publish(
         self, publisher: Publisher, view: memoryview, run: Run, *, system: bool = False
     ) -> None:
-        """Take a verified run. Raises Refused when the topic is none, or is the system's own."""
+        """Take a verified run. Raises Refused when the topic is none, or is the system's own, or is
+        not for this publisher."""
         route = self._router.route(run.topic)
+        if publisher.rights is not None:
+            check_right(publisher.rights, "publish", route.topic)
+        if publisher.identity:
+            _check_producer(publisher.identity, run)
         if is_system(route.topic) and not system:
             self._check_system(route.topic, run)
         if run.flags & Flags.PERSISTENT:
@@ -129,6 +141,10 @@ class Publishing:
     def stop(self, reason: str) -> None:
         """Refuse persistent messages until the next incarnation begins."""
         self._stopped = reason
+
+    def write_with_next(self, write: Callable[[], None]) -> None:
+        """Have it called when the next commit begins: it may publish then."""
+        self._committer.write_with_next(write)
 
     def flush(self) -> None:
         """Send what was offered and appended since the last time."""
@@ -243,6 +259,17 @@ class Publishing:
         """Whether it is acked as mirrored or refused: it says so, or this node does."""
         required = self.require_mirror and publisher.is_client
         return required or bool(run.flags & Flags.MIRROR_REQUIRED)
+
+
+def _check_producer(identity: str, run: Run) -> None:
+    """Forbidden unless it may publish under these producerIds."""
+    tag = tag_of(identity)
+    for batch in run.batches:
+        if batch[3] >> TAG_SHIFT != tag:
+            raise Forbidden(
+                f"producerId {batch[3]:016x} is not one of {identity}: its first 16 bits "
+                f"are made from the identity, {tag:04x}; connect with a library that knows that"
+            )
 
 
 def _any(queue: str) -> None:

@@ -159,6 +159,14 @@ class RemoteReading:
         cursor.reaches(end_no)
         self._fetch(log_id, cursor)
 
+    def from_the_beginning(self, log_id: LogId, end_no: int) -> None:
+        """A log that was there and has only now become its client's to read."""
+        if not self.taken_up:
+            self._heard_early(log_id, 1, end_no)
+            return
+        cursor = self.cursors[log_id] = RemoteCursor(0, end_no)
+        self._fetch(log_id, cursor)
+
     def arrived(self, handed: Handed) -> None:
         """Records came by themselves, as they were committed."""
         log_id, first_no, last_no, *_ = handed

@@ -24,6 +24,9 @@ STEPS_BEFORE_YIELD: Final = 500
 ROWS_MAX: Final = 1000
 """Incarnations told of: more than a node meets within a week of restarting every ten minutes."""
 
+MOST_MAX: Final = 10 * ROWS_MAX
+"""Incarnations of which it is remembered how much there was; those told of longest ago go."""
+
 PUSHES_MAX: Final = 2
 """Repairs at once: they are background work."""
 
@@ -66,6 +69,8 @@ class Repairing:
         nothing that could be sent: what it does not have has expired, or cannot be read."""
         self._links: dict[BrokerId, PeerLink] = {}
         self._holdings: dict[BrokerId, dict[BrokerId, Held]] = {}
+        self._most: dict[BrokerId, dict[str, int]] = {}
+        """By incarnation, what each node was known to hold of it, by its name."""
         self.written: dict[BrokerId, BrokerId] = {}
         """By node, the incarnation that it writes now."""
 
@@ -107,7 +112,27 @@ class Repairing:
         before = self._holdings.get(node, {})
         self.written[node] = message.written
         self._holdings[node] = {row[0]: Held(*row[1:]) for row in message.holdings}
+        if node in self._links:
+            self._note_most(self._links[node].name, self._holdings[node])
         return not self._holdings[node].keys() <= before.keys()
+
+    def _note_most(self, name: str, held: dict[BrokerId, Held]) -> None:
+        most = self._most
+        for broker_id, each in held.items():
+            most[broker_id] = {**most.pop(broker_id, {}), name: each.messages}
+        while len(most) > MOST_MAX:
+            del most[next(iter(most))]
+
+    def is_more_away(self, broker_id: BrokerId, name: str) -> bool:
+        """Whether a node that is gone had more of an incarnation's logs than all that are here. One
+        that has come back without them has lost them: nobody need wait for it. This node, of that
+        name, is here: what was heard under its name was a clone of it, or itself before."""
+        here = (held[broker_id].messages for held in self._holdings.values() if broker_id in held)
+        present = {name, *(link.name for link in self._links.values())}
+        known = self._most.get(broker_id, {}).items()
+        return max(here, default=0) < max(
+            (count for whose, count in known if whose not in present), default=0
+        )
 
     async def answered(self, link: PeerLink, message: Mirrored) -> None:
         """A node has synced something that it was sent for repair."""

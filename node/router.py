@@ -26,6 +26,10 @@ class Listener(Hashable, Protocol):
         """Whether it is another node: what came from one never goes there."""
         ...
 
+    def may_have(self, topic: Topic) -> bool:
+        """Whether it is allowed to know of a topic that its pattern matches."""
+        ...
+
     def offer_at_once(self, batches: memoryview, count: int) -> bool:
         """Take batches that are valid only now; False when they must be offered to be kept."""
         ...
@@ -95,6 +99,10 @@ class Router:
         self._trie.remove(pattern, listener)
         self._version += 1
 
+    def rights_changed(self) -> None:
+        """Somebody may have more, or less, than before."""
+        self._version += 1
+
     def route(self, raw_topic: bytes) -> Route:
         """Where a topic goes; BadTopic when it is none. Two look-ups for a topic that is known."""
         route = self._routes.get(raw_topic)
@@ -115,6 +123,8 @@ class Router:
     def _rebuild(self, route: Route) -> None:
         route.clients, route.groups, route.peers = [], [], []
         for listener in self._trie.match(route.topic):
+            if not listener.may_have(route.topic):
+                continue
             if listener.is_peer:
                 route.peers.append(listener)
             elif listener in self._groups:

@@ -6,8 +6,11 @@ from typing import Final, Protocol
 
 import trio
 
+from busnode.node.access import NOBODY
 from busnode.node.conversation import Conversation
+from busnode.node.memory_budget import MemoryBudget
 from busnode.node.receipts import Row, encode_acks, encode_refusal, encode_refusals
+from busnode.security.quotas import Account
 from busnode.wire.control import (
     Bid,
     Control,
@@ -35,12 +38,14 @@ from busnode.wire.errors import (
     BadVersion,
     BusnodeError,
     Draining,
+    Forbidden,
     Refused,
     Unavailable,
 )
 from busnode.wire.frames import FrameType
 from busnode.wire.ids import BrokerId, ClientNo
 from busnode.wire.limits import PROTOCOL_VERSION
+from busnode.wire.producer_tag import tagged
 from busnode.wire.reader import FrameReader, Runs
 from busnode.wire.runs import Run
 from busnode.wire.sessions import CLIENT_TABLE, Session, Side, State
@@ -54,6 +59,9 @@ UNCOMMITTED_BYTES_MAX: Final = 64 * 1024 * 1024
 
 FINISH_S: Final = 5.0
 
+NO_MEMORY_S: Final = 1.0
+"""How long a publisher is not read from, for each buffer that it sends, while memory is short."""
+
 _BEGINNINGS: Final = (Subscribe, Provide, Request, TaskPoll)
 """What would make a node that is leaving send more than answers."""
 
@@ -61,7 +69,15 @@ _BEGINNINGS: Final = (Subscribe, Provide, Request, TaskPoll)
 class Home(Protocol):
     """What a session asks of its node."""
 
+    async def authenticate(self, session: "ClientSession", hello: Hello) -> None:
+        """Give the session its identity and its rights. NotAuthenticated."""
+        ...
+
     def welcome(self, session: "ClientSession", hello: Hello) -> bytes: ...
+
+    def forbidden(self, session: "ClientSession", error: Forbidden) -> None:
+        """The client wanted something that it may not do."""
+        ...
 
     def publish(self, session: "ClientSession", view: memoryview, run: Run) -> None: ...
 
@@ -95,7 +111,7 @@ class Home(Protocol):
         """The session ends because of what the client has sent."""
         ...
 
-    def damaged(self, message: Damaged) -> None:
+    def damaged(self, session: "ClientSession", message: Damaged) -> None:
         """It was sent records that are not what was written."""
         ...
 
@@ -114,18 +130,29 @@ class ClientSession(Conversation):
         client_no: ClientNo,
         heartbeat_s: float,
         hello_timeout_s: float,
+        budget: MemoryBudget | None = None,
     ) -> None:
         reader = FrameReader()
         reader.awaited = FrameType.HELLO
         session = Session(CLIENT_TABLE, Side.LISTENER)
-        super().__init__(stream, clock, session, reader, heartbeat_s, hello_timeout_s)
+        super().__init__(stream, clock, session, reader, heartbeat_s, hello_timeout_s, budget)
         self.client_no = client_no
         self.name = ""
+        self.account: Account | None = None
+        """What it shares with others of the same identity, when that is counted."""
         self.producer_id = 0
         self.received_messages = 0
         self.uncommitted_bytes = 0
+        self.shown = NOBODY
+        """By what it has shown who it is."""
+        self.claimed = "somebody"
+        """Who it says that it is, as long as it has not shown it."""
         self._home = home
         self._committed = trio.Event()
+        self._charged_messages = 0
+        self._charged_bytes = 0
+        self._in_flight_bytes = 0
+        """What its account knows of its uncommitted bytes."""
 
     @property
     def who(self) -> str:
@@ -135,6 +162,8 @@ class ClientSession(Conversation):
 
     def refuse(self, error: BusnodeError, refused: FrameType, about: int) -> None:
         """Say that one request is refused; the session goes on."""
+        if isinstance(error, Forbidden):
+            self._home.forbidden(self, error)
         self.send(encode_refusal(error, refused, about))
 
     def _broke_off(self, error: BusnodeError) -> None:
@@ -155,15 +184,34 @@ class ClientSession(Conversation):
             self.send(encode_refusal(Draining(reason), None, None))
             self.close()
 
+    @property
+    def is_welcome(self) -> bool:
+        """Whether it was let in."""
+        return self._session.state not in (State.NEW, State.GREETED)
+
+    def end_within(self, seconds: float) -> None:
+        """End it then, if it has not ended by itself."""
+        self._scope.deadline = min(self._scope.deadline, self._clock.monotonic() + seconds)
+
+    def end(self, error: BusnodeError) -> None:
+        """Say why, and end it at once."""
+        self.outgoing.end_sources()
+        self.send(encode_refusal(error, None, None))
+        self.close()
+
     def acked(self, broker_id: BrokerId, level: str, rows: list[Row]) -> None:
         self.send(encode_acks(broker_id, level, rows))
 
     def refused(self, error: BusnodeError, seqs: Iterable[int]) -> None:
+        if isinstance(error, Forbidden):
+            self._home.forbidden(self, error)
         self.send(encode_refusals(error, FrameType.BATCH, seqs))
 
     def committed(self, size_bytes: int) -> None:
         """Some of what it appended is durable now."""
         self.uncommitted_bytes -= size_bytes
+        if self.account is not None:
+            self._tell_in_flight(self.account)
         self._committed.set()
 
     # What comes in --------------------------------------------------------------------------------
@@ -180,13 +228,47 @@ class ClientSession(Conversation):
         if self._session.state is State.BOTH_LEFT:
             await self._finish()
             return False
-        while self._is_holding():
+        published = self.received_messages - self._charged_messages
+        self._charged_messages = self.received_messages
+        if self.account is not None:
+            await self._keep_to_quotas(self.account, published)
+        if published and self.budget.is_full:
+            await self._pause(self.budget.wait_for_room(NO_MEMORY_S))
+        while self.uncommitted_bytes > UNCOMMITTED_BYTES_MAX:
             self._committed = trio.Event()
             await self._committed.wait()
         return True
 
+    async def _keep_to_quotas(self, account: Account, published: int) -> None:
+        size_bytes = self.received_bytes - self._charged_bytes
+        self._charged_bytes = self.received_bytes
+        pause_s = account.charge(published, size_bytes, self._clock.monotonic())
+        if pause_s:
+            await self._pause(self._clock.sleep(pause_s))
+        self._tell_in_flight(account)
+        while account.is_full and self.uncommitted_bytes:  # who has nothing there waits for nobody
+            self._committed = trio.Event()
+            await self._pause(self._committed.wait())
+
+    async def _pause(self, waiting: Awaitable[None]) -> None:
+        self._is_paused = True
+        try:
+            await waiting
+        finally:
+            self._is_paused = False
+
+    def _tell_in_flight(self, account: Account) -> None:
+        account.in_flight_bytes += self.uncommitted_bytes - self._in_flight_bytes
+        self._in_flight_bytes = self.uncommitted_bytes
+
+    def close_account(self) -> None:
+        """It is gone: what it had in flight is nobody's any more."""
+        if self.account is not None:
+            self.account.in_flight_bytes -= self._in_flight_bytes
+            self.account = None
+
     def _is_holding(self) -> bool:
-        return self.uncommitted_bytes > UNCOMMITTED_BYTES_MAX
+        return self._is_paused or self.uncommitted_bytes > UNCOMMITTED_BYTES_MAX
 
     def _after_reading(self) -> None:
         self._home.after_reading(self)
@@ -205,6 +287,8 @@ class ClientSession(Conversation):
                 raise Draining("this node is leaving: connect to another one")
             if isinstance(message, Subscribe):
                 return self._subscribe(message)
+            if isinstance(message, Hello):
+                return self._hello(message)
             self._act(message)
         except (Refused, Unavailable) as error:
             self.refuse(error, message.TYPE, _number(message))
@@ -241,27 +325,32 @@ class ClientSession(Conversation):
                 home.provide(self, message)
             case Unprovide():
                 home.unprovide(self, message.provider)
-            case Hello():
-                self._hello(message)
             case Goodbye():
                 self._goodbye()
             case Damaged():
-                self._home.damaged(message)
+                self._home.damaged(self, message)
                 self.close()
             case Error():
                 logger.info("%s says %s: %s", self.who, message.code, message.text)
             case _:
                 assert isinstance(message, Pong), message  # the session's table lets no other by
 
-    def _hello(self, message: Hello) -> None:
+    async def _hello(self, message: Hello) -> None:
         if message.protocol != PROTOCOL_VERSION:
             raise BadVersion(
                 f"client speaks protocol {message.protocol}; this node speaks {PROTOCOL_VERSION}"
             )
-        self.name = message.name
-        self.producer_id = message.producer_id
+        self.claimed = message.user or message.name
+        try:
+            await self._home.authenticate(self, message)
+            self.name = message.name
+            # Leases are the producer's: nobody has one under the name of another.
+            self.producer_id = tagged(message.producer_id, self.identity)
+            welcome = self._home.welcome(self, message)
+        except (Refused, Unavailable) as error:
+            self.end(error)
+            return
         self._reader.awaited = None
-        welcome = self._home.welcome(self, message)
         self._session.sent(FrameType.WELCOME)
         self.send(welcome)
 

@@ -33,10 +33,15 @@ from busnode.node.setting_kinds import (
 
 logger = logging.getLogger(__name__)
 
+CLIENT_CERTIFICATES: Final = ("none", "optional", "required")
+"""How much is asked of clients: see `node.tls`."""
+
 PREFIX: Final = "BUSNODE_"
 CONFIG: Final = f"{PREFIX}CONFIG"
 """Names the file."""
-OF_OTHERS: Final = frozenset({CONFIG, f"{PREFIX}URL"})
+OF_OTHERS: Final = frozenset(
+    {CONFIG, *(PREFIX + each for each in ("URL", "USER", "PASSWORD", "TOKEN"))}
+)
 """What the environment may hold beside settings."""
 
 FILE_BYTES_MAX: Final = 1024 * 1024
@@ -83,6 +88,21 @@ SETTINGS: Final = (
     ),
     _node("listen", Text("HOST"), "The address to listen on, for clients and HTTP."),
     _node("insecure", Switch(), "Allow --listen beyond this machine without authentication."),
+    _node("cluster_key", Text("FILE", PATH_BYTES_MAX), "The key that nodes show each other."),
+    _node("users", Text("FILE", PATH_BYTES_MAX), "Who may come in, and how they show it."),
+    _node("acl", Text("FILE", PATH_BYTES_MAX), "What each of them may do."),
+    _node(
+        "tls_cert",
+        Text("FILE", PATH_BYTES_MAX),
+        "This node's certificate: clients, nodes and HTTP come by TLS.",
+    ),
+    _node("tls_key", Text("FILE", PATH_BYTES_MAX), "The private key of --tls-cert."),
+    _node("tls_ca", Text("FILE", PATH_BYTES_MAX), "Who signs certificates of nodes and clients."),
+    _node(
+        "tls_client_cert",
+        Choice(*CLIENT_CERTIFICATES),
+        "Whether clients show a certificate that --tls-ca has signed.",
+    ),
     _node("interface", Text("IF"), "The network interface to listen on, in place of --listen."),
     _node("port", Port(), "For clients; 0 picks a free one."),
     _node("peer_port", Port(can_be_off=True), "For other nodes; 'off' to stay alone."),
@@ -121,7 +141,7 @@ SETTINGS: Final = (
     _node(
         "adopt_after",
         Duration(0.5),
-        "How long a node may be gone before its tasks are adopted.",
+        "How long a node may be gone before its tasks are adopted; from an old copy six times.",
         "adopt_after_s",
     ),
     _node("heartbeat", Duration(0.1, 20.0), "How often a silent client is asked.", "heartbeat_s"),
@@ -130,6 +150,17 @@ SETTINGS: Final = (
     _node("drain_timeout", Duration(0.0), "How long leaving may take.", "drain_timeout_s"),
     _node("subscriptions_max", Count(), "How many subscriptions one client may have."),
     _node("clients_max", Count(), "How many clients there may be."),
+    _node("connections_per_address", Count(), "How many connections one address may have."),
+    _node("handshakes_per_address", Count(), "How many of them it may make a second."),
+    _node("handshake_burst", Count(), "And how many at once after a pause."),
+    _node("limit_loopback", OnOff(), "Whether limits by address count for this machine, too."),
+    _node("half_open_max", Count(), "How many connections may be open that have not greeted."),
+    _node("connections_per_identity", Count(), "How many connections one identity may have."),
+    _node("subscriptions_per_identity", Count(), "How many subscriptions one identity may have."),
+    _node("publish_rate", Count(), "How many messages a second one identity may publish."),
+    _node("publish_size_rate", Size(1024), "How much a second one identity may send."),
+    _node("in_flight_per_identity", Size(), "How much of one identity may wait for disks."),
+    _node("memory_max", Size(1024 * 1024), "How much may be kept in memory for others."),
     Setting("log_format", Choice(*FORMATS), "How the log on stderr looks.", "format", LogConfig),
     Setting("log_level", Choice(*LEVELS), "What is worth a line in the log.", "level", LogConfig),
 )
@@ -179,21 +210,33 @@ def check_listen(config: NodeConfig) -> None:
     """BadSetting where strangers could reach the node and nobody has said that they may."""
     if config.interface is not None and not is_loopback(config.listen):
         raise BadSetting("both an interface and an address to listen on: give one of them")
-    if not config.insecure and not is_loopback(config.listen):
+    missing = _asked_of_nobody(config)
+    if missing and not config.insecure and not is_loopback(config.listen):
         raise BadSetting(
-            f"listening on {config.listen} would let everybody who can reach it read and write all "
-            "messages, since nobody is asked who they are: listen on 127.0.0.1, or accept that "
-            "with --insecure"
+            f"listening on {config.listen} would let everybody who can reach it read and write "
+            f"messages, since nobody is asked who they are: give {' and '.join(missing)}, listen "
+            "on 127.0.0.1, or accept that with --insecure"
         )
 
 
 def warn_if_open(config: NodeConfig) -> None:
     """Say out loud what `insecure` has allowed."""
-    if not is_loopback(config.listen):
+    missing = _asked_of_nobody(config)
+    if missing and not is_loopback(config.listen):
         logger.warning(
             "everybody who can reach this node can read and write all messages: --insecure",
-            extra=log_fields(listen=config.listen),
+            extra=log_fields(listen=config.listen, missing=" ".join(missing)),
         )
+
+
+def _asked_of_nobody(config: NodeConfig) -> list[str]:
+    """What it would take for strangers to be kept out."""
+    missing: list[str] = []
+    if not config.asks_nodes and config.peer_port is not None:
+        missing.append("--cluster-key")
+    if not config.asks_clients:
+        missing.append("--users")
+    return missing
 
 
 def is_loopback(host: str) -> bool:

@@ -10,11 +10,13 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from busnode import __version__
+from busnode.node.access import check_right
 from busnode.node.cluster_status import cluster_status
 from busnode.node.task_status import task_status
+from busnode.security.rules import Rights
 from busnode.wire import limits
 from busnode.wire.errors import Refused
-from busnode.wire.ids import Pattern
+from busnode.wire.ids import Pattern, Topic
 from busnode.wire.topics import check_pattern, matches
 from busnode.world.real_process import resident_bytes
 
@@ -38,6 +40,8 @@ TOPICS_EXAMINED_MAX: Final = 5_000
 
 ANSWER_BYTES_MAX: Final = limits.REQUEST_BYTES_MAX - 4 * limits.KIB
 """What fits into one reply."""
+
+STATUS: Final = Topic("/$sys/status")
 
 Status = dict[str, Any]
 
@@ -182,15 +186,20 @@ def why_idle(session: "ClientSession", subscription: "Subscription") -> str:
 # As answers of the system -------------------------------------------------------------------------
 
 
-def answer_status(node: "RunningNode", payload: bytes = b"") -> Status:
+def answer_status(node: "RunningNode", payload: bytes, rights: Rights | None) -> Status:
     """The status, with lists short enough for one reply, and no longer than `rows` if that is
-    asked for. Refused for a payload that makes no sense."""
+    asked for. Who is no administrator gets what it takes to find the other nodes, which every
+    client is told. Refused for a payload that makes no sense."""
     shape = 'expected {"rows": 1000} or nothing'
     given = read_object(payload, shape)
     rows_max = given.pop("rows", ROWS_MAX)
     if given or not isinstance(rows_max, int) or rows_max < 0:
         raise Refused(f"the payload has something that makes no sense; {shape}")
     rows_max = min(rows_max, ROWS_MAX)
+    if rights is not None and not rights.allows("admin", STATUS):
+        if rows_max:
+            check_right(rights, "admin", STATUS)
+        return _directory(node)
     while True:
         found = status(node, rows_max)
         if rows_max == 0 or len(json.dumps(found)) <= ANSWER_BYTES_MAX:
@@ -198,8 +207,21 @@ def answer_status(node: "RunningNode", payload: bytes = b"") -> Status:
         rows_max //= 4
 
 
-def answer_topics(node: "RunningNode", payload: bytes) -> Status:
-    """Topics that match, from an offset on; `next` is where to go on, or None at the end.
+def _directory(node: "RunningNode") -> Status:
+    """Which nodes there are, and nothing else."""
+    shown = ("name", "broker_id", "clients_at", "link", "dials_us", "error")
+    peers = cluster_status(node.peers, node.world, PEERS_MIN)["peers"]
+    return {
+        "name": node.name,
+        "broker_id": node.broker_id.hex(),
+        "cluster_id": node.config.cluster_id,
+        "cluster": {"peers": [{each: row[each] for each in shown} for row in peers]},
+    }
+
+
+def answer_topics(node: "RunningNode", payload: bytes, rights: Rights | None) -> Status:
+    """Topics that match, from an offset on, as far as who asks may subscribe to them; `next` is
+    where to go on, or None at the end.
 
     The offset counts all topics, in the order in which this node has met them, so that a page
     costs the same wherever it begins. Refused for a payload that makes no sense.
@@ -210,14 +232,15 @@ def answer_topics(node: "RunningNode", payload: bytes) -> Status:
     size_bytes = 0
     at = offset
     for topic in islice(topics, offset, offset + TOPICS_EXAMINED_MAX):
-        if matches(pattern, topic):
+        if matches(pattern, topic) and (rights is None or rights.allows("subscribe", topic)):
             row = _topic(topic, node.router.logs(Pattern(str(topic))))
             size_bytes += len(json.dumps(row)) + 2
             if len(rows) == limit or size_bytes > ANSWER_BYTES_MAX:
                 break
             rows.append(row)
         at += 1
-    return {"topics": rows, "next": at if at < len(topics) else None, "count": len(topics)}
+    count = len(topics) if rights is None else None
+    return {"topics": rows, "next": at if at < len(topics) else None, "count": count}
 
 
 def _topic(topic: str, logs: Iterator["Log"]) -> Status:

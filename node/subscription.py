@@ -18,10 +18,11 @@ from typing import Final, Protocol
 from busnode.node.handed import Handed
 from busnode.node.outgoing import FETCHES_MAX, Outgoing, Piece
 from busnode.node.unfinished import UNFINISHED_BYTES_MAX, Unfinished
+from busnode.security.rules import Rights
 from busnode.segments.damage import Hole
 from busnode.segments.store import Cold, Log, LogReader, Range
 from busnode.wire.control import Chunk, Dropped, Gap, encode_control, encode_trusted
-from busnode.wire.ids import NO_BROKER, ClientNo, LogId, Pattern
+from busnode.wire.ids import NO_BROKER, ClientNo, LogId, Pattern, Topic
 
 LIVE_BYTES_MAX: Final = 4 * 1024 * 1024
 """Messages that are not persistent, waiting for one subscription: a burst of 30,000 small ones."""
@@ -82,9 +83,12 @@ class Subscription:
         *,
         is_peer: bool = False,
         mender: Mender | None = None,
+        rights: Rights | None = None,
     ) -> None:
         """`is_peer`: it stands for all clients of another node that want the same. With a `mender`
         a hole is a gap only when nobody can fill it."""
+        self.rights = rights
+        """What its client may do; None: everything."""
         self.number = number
         self.client_no = client_no
         self.pattern = pattern
@@ -121,6 +125,9 @@ class Subscription:
 
     # What comes in --------------------------------------------------------------------------------
 
+    def may_have(self, topic: Topic) -> bool:
+        return self.rights is None or self.rights.allows("subscribe", topic)
+
     def offer_at_once(self, batches: memoryview, count: int) -> bool:
         """Send messages that are not persistent straight on, if nothing of ours waits before."""
         del count
@@ -153,6 +160,12 @@ class Subscription:
         self._queue(live=-len(oldest))
         self._dropped += lost
         self.dropped_total += lost
+
+    def drop_live(self) -> None:
+        """All that waits and is not persistent: there is no memory for it."""
+        while self._live:
+            self._drop_oldest()
+        self._wake()
 
     def _queue(self, live: int = 0, handed: int = 0) -> None:
         """So many bytes more, or fewer, are kept in memory."""

@@ -4,6 +4,7 @@ from typing import Final, Protocol
 
 import trio
 
+from busnode.node.access import forbidden
 from busnode.node.config import NodeConfig
 from busnode.node.durable_positions import (
     DurablePositions,
@@ -22,6 +23,7 @@ from busnode.node.router import Router
 from busnode.node.session import ClientSession
 from busnode.node.subscription import Mender, Subscription, Witness
 from busnode.node.unknown_cursors import UnknownCursor, UnknownCursors
+from busnode.security.rules import Rights
 from busnode.segments.store import Log
 from busnode.wire.control import Credit, Subscribe, Subscribed, encode_control
 from busnode.wire.errors import FrameTooLarge, LimitReached, Refused, Unavailable
@@ -150,6 +152,7 @@ class Subscriptions:
         if message.durable is not None:
             topic_of(message.durable)
         pattern = check_pattern(message.pattern)
+        _check_rights(session.rights, pattern, is_member=message.queue is not None)
         subscription = mine[message.subscription] = Subscription(
             message.subscription,
             session.client_no,
@@ -158,7 +161,10 @@ class Subscriptions:
             message.credit_bytes,
             message.durable,
             mender=self._cluster.mending,
+            rights=session.rights,
         )
+        if session.account is not None:
+            session.account.subscriptions += 1
         if not is_system(pattern):  # who listens to events and is slow makes no more of them
             subscription.witness = TellingWitness(self._tell, session.who, pattern)
         if message.queue is None:
@@ -220,6 +226,8 @@ class Subscriptions:
                 self._check_places(mine)
                 await trio.lowlevel.checkpoint()
             for log in logs:
+                if not subscription.may_have(log.log_id.topic):
+                    break  # all of them are of one topic
                 if not self._sources.is_own(log.log_id.broker_id):
                     continue  # this copy is one of the places from which it is fetched
                 if self._sources.is_longer_elsewhere(log):
@@ -233,6 +241,8 @@ class Subscriptions:
                 steps = 0
                 self._check_places(mine)
                 await trio.lowlevel.checkpoint()
+            if not subscription.may_have(log_id.topic):
+                continue
             if log_id not in subscription.cursors:  # else it got longer elsewhere meanwhile
                 reading.take_up(log_id, first_no, end_no)
         for log in elsewhere:
@@ -288,8 +298,10 @@ class Subscriptions:
 
     def _unknown_why(self, cursor: UnknownCursor) -> str | None:
         """Why a cursor means nothing now; None when it does. Of a finished log somebody may have
-        had more, now gone, that was never acked as mirrored: who has read that lacks nothing."""
-        end_no = self._sources.reach(cursor.log_id)
+        had more, now gone, that was never acked as mirrored: who has read that lacks nothing. A log
+        that its client may not have is answered like one that is nowhere."""
+        is_there = cursor.subscription.may_have(cursor.log_id.topic)
+        end_no = self._sources.reach(cursor.log_id) if is_there else None
         if end_no is None:
             return "unknown: no node that is up has this log"
         if cursor.msg_no > end_no and not self._cluster.is_finished(cursor.log_id):
@@ -307,6 +319,37 @@ class Subscriptions:
                     cursor.subscription.pump()
                 if step % STEPS_BEFORE_YIELD == 0:
                     await trio.lowlevel.checkpoint()
+
+    async def may_have_more(self, session: ClientSession) -> bool:
+        """A client has more rights than before: its subscriptions get what is new to them from its
+        beginning, as they would if the client came back. False where it has to, because one of them
+        is just being taken up."""
+        subscriptions = list(self.of(session).values())
+        if not all(subscription.opened for subscription in subscriptions):
+            return False
+        for subscription in subscriptions:
+            subscription.rights = session.rights
+        self._router.rights_changed()
+        for subscription in subscriptions:
+            if subscription not in self._group_of:
+                await self._take_up_allowed(subscription)
+                subscription.pump()
+        return True
+
+    async def _take_up_allowed(self, subscription: Subscription) -> None:
+        def is_new(log_id: LogId) -> bool:
+            return log_id not in subscription.cursors and subscription.may_have(log_id.topic)
+
+        for step, logs in enumerate(self._router.look_through(subscription.pattern), start=1):
+            for log in logs:
+                if self._sources.is_own(log.log_id.broker_id) and is_new(log.log_id):
+                    subscription.read(log, 0)
+            if step % STEPS_BEFORE_YIELD == 0:
+                await trio.lowlevel.checkpoint()
+        reading = self.readings.get(subscription)
+        for log_id, _, end_no in list(self._sources.remote_logs(subscription.pattern)):
+            if reading is not None and log_id not in reading.cursors and is_new(log_id):
+                reading.from_the_beginning(log_id, end_no)
 
     async def _join(self, member: Subscription, name: str, message: Subscribe) -> Position:
         # Its members have no position to come back with: who gives none means from now on.
@@ -373,11 +416,19 @@ class Subscriptions:
         if subscription is not None:
             self._end(session, subscription)
 
+    def leave_groups(self, session: ClientSession) -> None:
+        """Others shall have what it would not get."""
+        for number, subscription in list(self.of(session).items()):
+            if subscription in self._group_of:
+                self.unsubscribe(session, number)
+
     def leave(self, session: ClientSession) -> None:
         for subscription in self._by_session.pop(session, {}).values():
             self._end(session, subscription)
 
     def _end(self, session: ClientSession, subscription: Subscription) -> None:
+        if session.account is not None:
+            session.account.subscriptions -= 1
         session.outgoing.forget(subscription)
         self._unknown.forget(subscription)
         group = self._group_of.pop(subscription, None)
@@ -397,6 +448,16 @@ class Subscriptions:
         if not group.members:
             self._router.remove(group.pattern, group)
             del self._groups[group.name, group.pattern]
+
+
+def _check_rights(rights: Rights | None, pattern: Pattern, *, is_member: bool) -> None:
+    """Forbidden unless there can be something for it. A member of a queue group must be allowed to
+    have all that the pattern matches: what it may not have would be lost to the others."""
+    if rights is None:
+        return
+    allowed = rights.covers if is_member else rights.reaches
+    if not allowed("subscribe", pattern):
+        raise forbidden(rights, "subscribe", pattern)
 
 
 def _tell_unknown(cursor: UnknownCursor, reason: str) -> None:

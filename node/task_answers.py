@@ -14,13 +14,15 @@ from typing import Any, Final
 
 import trio
 
+from busnode.node.access import check_right
 from busnode.node.own_messages import OwnMessages
 from busnode.node.status import ANSWER_BYTES_MAX, read_object
 from busnode.node.task_carrying import Carrying
 from busnode.node.task_log import TaskBatch
 from busnode.node.task_queue import OwnedQueue
-from busnode.node.task_queues import TaskQueues
+from busnode.node.task_queues import TaskQueues, topic_of
 from busnode.node.task_status import queue_row
+from busnode.security.rules import Rights
 from busnode.tasks.events import DeadAct, DeadActed
 from busnode.tasks.places import TaskRow
 from busnode.tasks.recovery import carry
@@ -43,6 +45,12 @@ DURABLE_S: Final = 10.0
 
 STATES: Final = ("ready", "delayed", "retrying", "leased", "settling", "dead")
 
+ACTS: Final = ("requeue", "delete", "purge")
+"""What changes something."""
+
+Acted = Callable[[str, str, str], None]
+"""Told who does what to which queue."""
+
 Answer = dict[str, Any]
 Reply = Callable[[Any, BusnodeError | None], None]
 
@@ -61,7 +69,8 @@ class Acting:
 
 
 class TaskAnswers:
-    def __init__(self, queues: TaskQueues, own: OwnMessages, clock: Clock) -> None:
+    def __init__(self, queues: TaskQueues, own: OwnMessages, clock: Clock, acted: Acted) -> None:
+        self._acted = acted
         self._queues = queues
         self._own = own
         self._clock = clock
@@ -72,17 +81,17 @@ class TaskAnswers:
         async with trio.open_nursery() as self._nursery:
             await trio.sleep_forever()
 
-    def ask(self, payload: bytes, reply: Reply) -> None:
+    def ask(self, payload: bytes, rights: Rights | None, reply: Reply) -> None:
         """Refused for a question that makes no sense; `reply` is called, once, with the answer."""
         asked = read_object(payload, 'expected {"do": "queues"} or the like')
         if self._nursery is None or self._under_way >= AT_ONCE_MAX:
             raise LimitReached(f"{self._under_way} questions about tasks are worked on")
         self._under_way += 1
-        self._nursery.start_soon(self._answer, asked, reply)
+        self._nursery.start_soon(self._answer, asked, rights, reply)
 
-    async def _answer(self, asked: Answer, reply: Reply) -> None:
+    async def _answer(self, asked: Answer, rights: Rights | None, reply: Reply) -> None:
         try:
-            found: Any = await self._do(asked)
+            found: Any = await self._do(asked, rights)
         except BusnodeError as error:
             reply(None, error)
         except OSError as error:
@@ -92,11 +101,16 @@ class TaskAnswers:
         finally:
             self._under_way -= 1
 
-    async def _do(self, asked: Answer) -> Answer:
+    async def _do(self, asked: Answer, rights: Rights | None) -> Answer:
         do = asked.get("do")
         if do == "queues":
-            return self._list_queues(asked)
-        queue = self._queues.owned.get(_text(asked, "queue"))
+            return self._list_queues(asked, rights)
+        name = _text(asked, "queue")
+        acts = do in ACTS
+        check_right(rights, "admin" if acts else "queue", topic_of(name))
+        if acts:
+            self._acted("" if rights is None else rights.identity, f"dlq {do}", name)
+        queue = self._queues.owned.get(name)
         if queue is None:
             # Whether anybody knows it is for the one to say who asks everybody.
             if do in ("ls", "dead", "show"):
@@ -121,8 +135,14 @@ class TaskAnswers:
 
     # Looking --------------------------------------------------------------------------------------
 
-    def _list_queues(self, asked: Answer) -> Answer:
+    def _list_queues(self, asked: Answer, rights: Rights | None) -> Answer:
         queues, name = self._queues.owned, asked.get("queue")
+        if rights is not None:
+            queues = {
+                each: queue
+                for each, queue in queues.items()
+                if rights.allows("queue", topic_of(each))
+            }
         if name is not None:
             return {"queues": [queue_row(queues[name])] if name in queues else [], "next": None}
         after = _number(asked, "after", 0)

@@ -7,12 +7,11 @@ it and at each that hears of it. What is claimed is taken over from the copies o
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Mapping
-from dataclasses import dataclass
-from typing import ClassVar, Final, Protocol, assert_never
+from typing import Final, Protocol, assert_never
 
-import msgpack
 import trio
 
+from busnode.node.claim_log import CLAIMS, encode_claim, message_of, read_claims
 from busnode.node.event_kinds import TASKS_GIVEN_UP, TASKS_TAKEN_OVER, TASKS_UNREADABLE
 from busnode.node.events import Tell
 from busnode.node.own_messages import PERSISTENT, OwnMessages
@@ -30,11 +29,10 @@ from busnode.node.task_agreement import (
     without,
 )
 from busnode.node.task_facts import FACTS, Fact, encode_fact, read_facts
+from busnode.node.task_jobs import CarryAll, Compare, Job, Told
 from busnode.node.task_queue import JOURNAL
 from busnode.node.task_queues import TaskQueues
 from busnode.node.task_takeover import Takeover
-from busnode.segments.batch_iterator import read_batches
-from busnode.segments.damage import Hole
 from busnode.segments.store import Log, Store
 from busnode.tasks.claims import (
     Action,
@@ -52,16 +50,15 @@ from busnode.tasks.claims import (
     WriterGone,
     WriterSeen,
 )
+from busnode.tasks.intake import parts_of
 from busnode.tasks.ranges import Numbers
-from busnode.wire.batches import Columns, decode_columns
+from busnode.wire.batches import Columns
 from busnode.wire.control import TaskClaim, TaskFinished
-from busnode.wire.errors import BadBatch, BusnodeError
-from busnode.wire.ids import BROKER_ID_BYTES, BrokerId, LogId, MsgNo, Topic
+from busnode.wire.errors import BusnodeError
+from busnode.wire.ids import BrokerId, LogId, MsgNo, Topic
 from busnode.world.world import World
 
 logger = logging.getLogger(__name__)
-
-CLAIMS: Final = Topic("/$sys/task/claims")
 
 LOOK_EVERY_S: Final = 0.5
 STEPS_BEFORE_YIELD: Final = 500
@@ -86,6 +83,10 @@ class ClaimPeers(Protocol):
     def longest_copies(self, broker_id: BrokerId) -> list[BrokerId]:
         """Nodes that hold logs of an incarnation, by what they write now, this one included: those
         who have most first."""
+        ...
+
+    def is_more_away(self, broker_id: BrokerId) -> bool:
+        """Whether a node that is gone had more of its logs than all that are here."""
         ...
 
 
@@ -127,6 +128,8 @@ class TaskClaims:
         """The weight of all jobs."""
         self._finished: set[BrokerId] = set()
         """What was taken over to the end, by this incarnation."""
+        self._reached: dict[BrokerId, int] = {}
+        """Of what was taken over: how many tasks its logs here had, queues together."""
         self._agreement = Agreement()
         self._hearing = Hearing()
         self._taken: dict[BrokerId, dict[str, dict[BrokerId, Numbers]]] = {}
@@ -134,18 +137,17 @@ class TaskClaims:
         for log in self._store.logs():
             if log.log_id.topic == CLAIMS:
                 try:
-                    for claimed in _read_claims(log):
+                    for claimed in read_claims(log):
                         self._claims.handle(Heard(claimed))
                 except OSError as error:
                     logger.warning("claims cannot be read, and others may tell them: %s", error)
         for claimed in known:
             self._claims.handle(Heard(claimed))
-        self._origins = dict.fromkeys(
-            log.log_id.broker_id
-            for log in self._store.logs()
-            if log.log_id.topic.startswith(TASKS) and log.log_id.broker_id != me
-        )
-        """Other incarnations with tasks whose logs are here."""
+        self._origins: dict[BrokerId, int] = {}
+        """Other incarnations with tasks whose logs are here, and how many there are."""
+        for log in self._store.logs():
+            if log.log_id.topic.startswith(TASKS) and log.log_id.broker_id != me:
+                _add_to(self._origins, log)
         earlier = [each for each in reversed(list(self._ownership)) if each in self._origins]
         self._claims.handle(Started(earlier, self._world.clock.monotonic()))
 
@@ -175,10 +177,10 @@ class TaskClaims:
 
     async def _count(self) -> None:
         """Look through all logs, of which there may be many, in steps."""
-        found: dict[BrokerId, None] = {}
+        found: dict[BrokerId, int] = {}
         for step, log in enumerate(self._store.logs(), start=1):
             if log.log_id.topic.startswith(TASKS):
-                found[log.log_id.broker_id] = None
+                _add_to(found, log)
             if step % STEPS_BEFORE_YIELD == 0:
                 await trio.lowlevel.checkpoint()
         found.pop(self._me, None)
@@ -192,15 +194,27 @@ class TaskClaims:
         self._alive = dict.fromkeys(links)
         for origin in self._origins:
             holders = self._peers.longest_copies(origin)
-            events.append(Holds(origin, holders))
+            events.append(Holds(origin, holders, self._peers.is_more_away(origin)))
             end = self._claims.end_of(origin)
             if end not in self._alive and end not in self._origins:
-                # It has claimed them and is gone: if nobody has a log of it, we go on with them.
-                events.append(Holds(end, [] if self._others_hold(end) else holders))
+                # It has claimed them and is gone. Who has most of what it has written goes on with
+                # them, also where nothing of that is about tasks; we do if nobody has any of it.
+                there = self._peers.longest_copies(end) if self._others_hold(end) else holders
+                events.append(Holds(end, there, self._peers.is_more_away(end)))
         for event in (*events, Ticked(now)):
             self._handle(event)
         for origin in self._agreement.due(self._origins, self._link_of, now):
             self._add(Compare(origin))
+        self._take_what_came_later()
+
+    def _take_what_came_later(self) -> None:
+        """A copy may be completed after it was taken over: this node's own disk has lost the end of
+        a log, say, which its mirror has and answers for."""
+        for origin, count in list(self._reached.items()):
+            if self._origins.get(origin, 0) > count and self._claims.resolve(origin) == self._me:
+                del self._reached[origin]
+                self._finished.discard(origin)
+                self._add(CarryAll(origin))
 
     def _others_hold(self, origin: BrokerId) -> bool:
         return any(holder != self._me for holder in self._peers.longest_copies(origin))
@@ -219,7 +233,7 @@ class TaskClaims:
     def tell_all(self, link: Link) -> None:
         """What a node must know that has just been linked."""
         for claimed in self._claims.known:
-            link.tell(_message(claimed))
+            link.tell(message_of(claimed))
 
     def has_claimed(self, origin: BrokerId) -> bool:
         """Whether this node goes on with its tasks."""
@@ -262,22 +276,23 @@ class TaskClaims:
             case CancelClaim(origin):
                 self._cancel(CarryAll(origin))
                 self._finished.discard(origin)
+                self._reached.pop(origin, None)
                 self._taken.pop(origin, None)  # it may let go of them itself
                 self._agreement.lets_go(origin, self._world.clock.monotonic())
             case _:
                 assert_never(action)
 
     def _tell_others(self, claimed: Claimed) -> None:
-        message = _message(claimed)
+        message = message_of(claimed)
         for link in self._peers.links_by_incarnation().values():
             link.tell(message)
 
-    def _add(self, job: "Job") -> None:
+    def _add(self, job: Job) -> None:
         self._waiting += job.weight
         self._jobs.append(job)
         self._woken.set()
 
-    def _cancel(self, job: "Job") -> None:
+    def _cancel(self, job: Job) -> None:
         if self._under_way is not None and self._under_way[0] == job:
             self._under_way[1].cancel()
         if job in self._jobs:
@@ -295,7 +310,7 @@ class TaskClaims:
 
     def _publish(self, claimed: Claimed) -> bool:
         """Whether it is on its way to the disk."""
-        return self._keep(CLAIMS, [_encode(claimed)])
+        return self._keep(CLAIMS, [encode_claim(claimed)])
 
     def _keep(self, topic: Topic, payloads: list[bytes]) -> bool:
         try:
@@ -325,11 +340,13 @@ class TaskClaims:
                         self._add(job)
                 self._under_way = None
 
-    async def _carry_out(self, job: "Job") -> None:
+    async def _carry_out(self, job: Job) -> None:
         match job:
             case CarryAll(origin):
+                reached = sum(end for _, end in self._extents(origin))
                 await self._take_over(origin)
                 self._finished.add(origin)
+                self._reached[origin] = reached
             case Compare(origin):
                 await self._compare(origin)
             case Told(message, sender):
@@ -345,6 +362,7 @@ class TaskClaims:
             self._world.clock,
             self._mender,
             self._queues.remembered,
+            self._is_known_as_finished,
             origin,
         )
 
@@ -370,6 +388,14 @@ class TaskClaims:
         if takeover.unreadable:
             self._tell(TASKS_UNREADABLE, origin=origin.hex(), count=takeover.unreadable)
         return takeover
+
+    def _is_known_as_finished(self, queue: str, task_id: str) -> bool:
+        home, number = parts_of(task_id)
+        try:
+            origin = BrokerId(bytes.fromhex(home))
+        except ValueError:
+            return False
+        return number in self._agreement.finished.of(origin, queue)
 
     def _read_facts(self, writer: BrokerId) -> None:
         """What an incarnation knew whose tasks we take over."""
@@ -504,71 +530,6 @@ class TaskClaims:
         return next(holders, None) == self._me
 
 
-@dataclass(frozen=True, slots=True)
-class CarryAll:
-    """Take over the tasks of an origin."""
-
-    weight: ClassVar = 1
-    origin: BrokerId
-
-
-@dataclass(frozen=True, slots=True)
-class Compare:
-    """Somebody else has taken over an origin: tell what is finished."""
-
-    weight: ClassVar = 1
-    origin: BrokerId
-
-
-@dataclass(frozen=True, slots=True)
-class Told:
-    """Somebody else has finished some of ours; or has some of its own, or knows that they are
-    finished."""
-
-    message: TaskFinished
-    sender: BrokerId
-
-    @property
-    def weight(self) -> int:
-        message = self.message
-        return 1 + sum(map(len, (message.finished, message.held, message.elsewhere)))
-
-
-Job = CarryAll | Compare | Told
-
-
-def _message(claimed: Claimed) -> TaskClaim:
-    return TaskClaim(claimed.origin, claimed.claimer, claimed.claimed_us, list(claimed.extents))
-
-
-def _encode(claimed: Claimed) -> bytes:
-    """[origin, claimer, when, [[queue, msgNo]]]"""
-    packed = msgpack.packb(
-        [claimed.origin, claimed.claimer, claimed.claimed_us, list(claimed.extents)]
-    )
-    assert isinstance(packed, bytes)
-    return packed
-
-
-def _read_claims(log: Log) -> Iterable[Claimed]:
-    """Those of one log; what cannot be read is as good as never heard."""
-    for found in read_batches(log):
-        if isinstance(found, Hole):
-            continue
-        header, body = found
-        try:
-            for payload in decode_columns(body, header.count).payloads:
-                yield _decode(payload)
-        except BadBatch as error:
-            logger.warning("claims in %s cannot be read: %s", log.log_id, error)
-
-
-def _decode(payload: bytes) -> Claimed:
-    try:
-        origin, claimer, claimed_us, extents = msgpack.unpackb(payload, max_ext_len=0)
-        if {len(origin), len(claimer)} != {BROKER_ID_BYTES}:
-            raise ValueError("brokerId of the wrong length")
-        rows = tuple((str(queue), int(last_no)) for queue, last_no in extents)
-        return Claimed(BrokerId(bytes(origin)), BrokerId(bytes(claimer)), int(claimed_us), rows)
-    except (ValueError, TypeError) as error:
-        raise BadBatch(f"a claim cannot be read: {error!r:.200}") from error
+def _add_to(counts: dict[BrokerId, int], log: Log) -> None:
+    origin = log.log_id.broker_id
+    counts[origin] = counts.get(origin, 0) + log.committed_no

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol
 
+from busnode.node.access import check_right
 from busnode.node.session import ClientSession
 from busnode.node.task_frames import TaskFrames
 from busnode.node.task_queue import NOBODY, Given, Settler
-from busnode.node.task_queues import TaskQueues, verb_of
+from busnode.node.task_queues import TaskQueues, topic_of, verb_of
 from busnode.tasks.supply import (
     Action,
     Answered,
@@ -87,11 +88,14 @@ class Waiting:
 
     session: ClientSession
     done: int
+    poll: int
+    want: int
+    """What that poll of it can take more when it has the answer."""
     home: "TaskHome"
 
     def settled(self, level: str, refused: list[tuple[int, str]]) -> None:
-        self.home.count_done(self.session, -1)
-        self.session.send(encode_trusted(TaskSettled, self.done, level, refused))
+        answer = encode_trusted(TaskSettled, self.done, level, refused)
+        self.home.settled(self, answer)
 
 
 class TaskHome:
@@ -129,7 +133,7 @@ class TaskHome:
     # Clients --------------------------------------------------------------------------------------
 
     def poll(self, session: ClientSession, message: TaskPoll) -> None:
-        """BadTask or LimitReached for what cannot be."""
+        """BadTask or LimitReached for what cannot be, Forbidden for what may not."""
         polls = self._polls.setdefault(session, {})
         worker = polls.get(message.poll)
         if not message.want:
@@ -141,13 +145,17 @@ class TaskHome:
         elif worker.queue != message.queue:
             raise BadTask(f"poll {message.poll} is one of queue {worker.queue!r}")
         worker.lease_s = _lease(message.lease_s)
-        more = min(message.want, WANT_MAX - worker.want)
+        self._want(worker, message.want)
+
+    def _want(self, worker: Worker, want: int) -> None:
+        more = min(want, WANT_MAX - worker.want)
         if more > 0:
             worker.want += more
             self._handle(worker.queue, WorkerWants(worker.number, more))
 
     def _begin(self, session: ClientSession, message: TaskPoll, polls: dict[int, Worker]) -> Worker:
         queue = check_queue(message.queue)
+        check_right(session.rights, "queue", topic_of(queue))
         lease_s = _lease(message.lease_s)
         if len(polls) >= POLLS_MAX:
             raise LimitReached(f"{len(polls)} polls of one client; the limit is {POLLS_MAX}")
@@ -179,12 +187,28 @@ class TaskHome:
     def done(self, session: ClientSession, message: TaskDone) -> None:
         if self._done.get(session, 0) >= DONE_MAX:
             raise LimitReached(f"{DONE_MAX} answers are waited for by one client")
+        check_right(session.rights, "queue", topic_of(message.queue))
         if verb_of(message) == "extend":
             _lease(message.lease_s)
-        self.count_done(session, 1)
-        self._settle(Waiting(session, message.done, self), message, session.producer_id)
+        self._count_done(session, 1)
+        worker = self._polls.get(session, {}).get(message.for_poll)
+        is_asked = worker is not None and worker.queue == message.queue
+        want = message.want if is_asked else 0
+        waiting = Waiting(session, message.done, message.for_poll, want, self)
+        self._settle(waiting, message, session.producer_id)
 
-    def count_done(self, session: ClientSession, change: int) -> None:
+    def settled(self, waiting: Waiting, answer: bytes) -> None:
+        session = waiting.session
+        self._count_done(session, -1)
+        worker = self._polls.get(session, {}).get(waiting.poll) if waiting.want else None
+        if worker is None or session.outgoing.has_ended:
+            session.send(answer)
+            return
+        worker.frames.hold(answer)
+        self._want(worker, waiting.want)
+        worker.frames.let_go()
+
+    def _count_done(self, session: ClientSession, change: int) -> None:
         left = self._done.get(session, 0) + change
         if left > 0:
             self._done[session] = left

@@ -15,6 +15,7 @@ from busnode.node.carried_ids import CarriedIds
 from busnode.node.own_messages import PERSISTENT, OwnMessages
 from busnode.node.receipts import LOCAL, Row
 from busnode.node.task_log import TaskBatch, TaskLog
+from busnode.security.rules import Rights
 from busnode.segments.damage import Hole
 from busnode.segments.store import Log
 from busnode.tasks.events import (
@@ -56,8 +57,10 @@ SNAPSHOT_EVERY_BYTES: Final = 4 * MIB
 """How much of a journal is written before the next snapshot begins, unless the last one was large:
 to read it when the node comes back takes some tenths of a second."""
 
-RECORDS_MAX: Final = 14
-"""Records in one batch: the largest take half a mebibyte each."""
+BATCH_BYTES_MAX: Final = 6 * MIB
+"""Records in one batch of a journal; the largest take half a mebibyte each."""
+
+BATCH_RECORDS_MAX: Final = 1024
 
 SNAPSHOT_SHARE: Final = 4
 """Snapshots are at most this part of a journal."""
@@ -114,6 +117,8 @@ class JournalWriter:
     is_client = False
 
     def __init__(self, acked: Callable[[int, str], None]) -> None:
+        self.identity = ""
+        self.rights: Rights | None = None
         self.uncommitted_bytes = 0
         self._acked = acked
 
@@ -159,6 +164,8 @@ class OwnedQueue:
         self._mended = mended
         self._topic = Topic(JOURNAL + self.name)
         self._writer = JournalWriter(self._acked)
+        self._unwritten: list[tuple[int, bytes]] = []
+        """Records that go into the next batch of the journal, with their numbers."""
         self._writing: deque[int] = deque()
         """Batches of the journal that are not durable yet, by the number of their last record."""
         self._level = LOCAL
@@ -264,16 +271,15 @@ class OwnedQueue:
     def _do(self, actions: list[Action]) -> None:
         # First what is to be written, in its order: whoever is told something may come back with
         # the next event before this is done.
-        records: list[tuple[int, bytes]] = []
         for action in actions:
             if isinstance(action, Journal):
+                if not self._unwritten:
+                    self._own.write_with_next(self._write_out)
                 self._journal_no += 1
                 if isinstance(action.record, SnapshotBegun):
                     self._begun_no = MsgNo(self._journal_no)
                     self._written_bytes = 0
-                records.append((action.seq, encode_record(action.record)))
-        for at in range(0, len(records), RECORDS_MAX):
-            self._write(records[at : at + RECORDS_MAX])
+                self._unwritten.append((action.seq, encode_record(action.record)))
         for action in actions:
             match action:
                 case Lease():
@@ -291,8 +297,21 @@ class OwnedQueue:
                 case _:
                     assert_never(action)
 
+    def _write_out(self) -> None:
+        """What was decided while the disk was busy is one batch of the journal, nearly always."""
+        unwritten, self._unwritten = self._unwritten, []
+        batch: list[tuple[int, bytes]] = []
+        size_bytes = 0
+        for each in unwritten:
+            size_bytes += len(each[1])
+            if batch and (size_bytes > BATCH_BYTES_MAX or len(batch) == BATCH_RECORDS_MAX):
+                self._write(batch)
+                batch, size_bytes = [], len(each[1])
+            batch.append(each)
+        self._write(batch)
+        self._own.flush()
+
     def _write(self, records: list[tuple[int, bytes]]) -> None:
-        """What was decided in one go is one batch of the journal, nearly always."""
         # It speaks of numbers in its own log: in that of a later incarnation they are other tasks.
         self.lost = self.lost or self._own.broker_id != self.owner
         if self.lost:
@@ -307,7 +326,6 @@ class OwnedQueue:
             logger.error("queue %s cannot write its journal: %s", self.name, error)
             return
         self._writing.append(records[-1][0])
-        self._own.flush()
 
     def _acked(self, batches: int, level: str) -> None:
         self._level = level

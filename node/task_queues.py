@@ -34,7 +34,7 @@ from busnode.tasks.rows import Row
 from busnode.tasks.supply import Homes
 from busnode.wire.control import TaskDone
 from busnode.wire.errors import BadTask, LimitReached
-from busnode.wire.ids import BrokerId, LogId, MsgNo
+from busnode.wire.ids import BrokerId, LogId, MsgNo, Topic
 from busnode.wire.task_options import check_queue
 from busnode.world.world import World
 
@@ -328,6 +328,11 @@ class TaskQueues:
             return None if queue is None else MsgNo(queue.machine.floor)
         queue = self.owned.get(topic.removeprefix(JOURNAL))
         return None if queue is None else queue.pinned_no
+
+
+def topic_of(queue: str) -> Topic:
+    """What access rules know a queue by."""
+    return Topic(TASKS + queue)
 
 
 def verb_of(message: TaskDone) -> Verb:

@@ -46,6 +46,7 @@ class Takeover:
         clock: Clock,
         mender: Mender,
         known: Callable[[str, str], Row | None],
+        is_finished: Callable[[str, str], bool],
         origin: BrokerId,
     ) -> None:
         self._files = files
@@ -55,6 +56,8 @@ class Takeover:
         self._mender = mender
         self._known = known
         """What is known here of a task, by its queue and id."""
+        self._is_finished = is_finished
+        """Whether a task is known to be finished, whoever had it, by its queue and id."""
         self.origin = origin
         self.count = 0
         """Tasks and dead letters that go on here."""
@@ -127,6 +130,10 @@ class Takeover:
                 enqueued_us = [min(each, now_us) for each in batch.enqueued_us()]
                 for each in recovery.unfinished(batch.first_no, enqueued_us, batch.options):
                     if each.number in done:
+                        continue
+                    if self._is_finished(queue, each.carried.id):
+                        # Under another number, by who had it before the origin or beside it.
+                        self.finished[queue].add(each.number)
                         continue
                     at = each.number - batch.first_no
                     said = None if headers is None else headers[at]

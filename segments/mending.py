@@ -266,7 +266,8 @@ def _segment(path: str, first_no: MsgNo, created_us: int, found: Survey, end: Po
     segment = Segment(path, first_no, created_us, found.end_bytes, MsgNo(end.msg_no))
     points = [Point(first_no, RECORDS_AT, 0, end.stored_us)]
     points += (point._replace(stored_us=end.stored_us) for point in found.points)
-    segment.holes = found.holes
+    # It was read under another name than the one that it will have.
+    segment.holes = [replace(hole, path=path) for hole in found.holes]
     if found.next_no < end.msg_no:
         first, last = MsgNo(found.next_no), MsgNo(end.msg_no - 1)
         reason = "not mended yet"

@@ -18,6 +18,11 @@ OWN_AFTER_S: Final = 2.0
 GONE_AFTER_S: Final = 10.0
 """A node that restarts is back by then, and goes on with its tasks itself."""
 
+OLD_COPY_TIMES: Final = 6
+"""How many times as long an heir waits that knows of a longer copy than any that is there: a
+minute, in which a crashed node is started again and a machine boots. What it would do again from an
+old copy was done, and may have been paid for; but if that node never comes its tasks must go on."""
+
 CLAIMS_MAX: Final = 10_000
 """Claims that are remembered. By then the logs of the oldest have expired."""
 
@@ -55,10 +60,11 @@ class Started:
 @dataclass(frozen=True, slots=True)
 class Holds:
     """This node has the logs of an origin with tasks; so have others. All holders, the first choice
-    first; empty when it has them no more."""
+    first; empty when it has them no more. `more_away`: a node that is gone had more of them."""
 
     origin: BrokerId
     holders: Sequence[BrokerId]
+    more_away: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +147,8 @@ class Claims:
         self._started_at = 0.0
         self._earlier: list[BrokerId] = []
         self._holders: dict[BrokerId, tuple[BrokerId, ...]] = {}
+        self._old: set[BrokerId] = set()
+        """Those of which a longer copy is known to exist."""
         self._held_at: dict[BrokerId, float] = {}
         """Since when its logs are here and it was neither seen nor heard of."""
         self._claiming: set[BrokerId] = set()
@@ -153,8 +161,11 @@ class Claims:
                 self._earlier = list(earlier)
                 self._started_at = at_s
                 return []
-            case Holds(origin, holders):
+            case Holds(origin, holders, more_away):
                 self._holders.pop(origin, None)
+                self._old.discard(origin)
+                if more_away:
+                    self._old.add(origin)
                 if holders:
                     self._holders[origin] = tuple(holders)
                 else:
@@ -321,8 +332,9 @@ class Claims:
         for origin, holders in self._holders.items():
             held_at = self._held_at.setdefault(origin, at_s)
             gone_s = at_s - self._gone_at.get(origin, held_at)
+            wait_s = self._gone_after_s * (OLD_COPY_TIMES if origin in self._old else 1)
             first = next((holder for holder in holders if holder in self._alive), None)
-            if gone_s >= self._gone_after_s and first == self.me and origin not in due:
+            if gone_s >= wait_s and first == self.me and origin not in due:
                 due.append(origin)
         claims: list[Action] = []
         for origin in due:

@@ -12,8 +12,10 @@ lives on one event loop, so that a cut is there for both sides in the same momen
 import trio
 
 from busnode.world.files import Bytes, ReadFile
-from busnode.world.network import Address, Listener, Stream
+from busnode.world.network import Address, Crowd, Listener, Stream, Tls
 from busnode.world.real_network import RealNetwork, RealStream
+from busnode.world.task_crowd import TaskCrowd
+from busnode.world.tls import TlsTerms
 
 Route = tuple[int, int]
 """The ports of a connection's two ends: the dialler's and the listener's."""
@@ -59,7 +61,7 @@ class CutNetwork:
         for each in list(self._open):
             each.close()
 
-    async def dial(self, address: Address) -> Stream:
+    async def dial(self, address: Address, tls: Tls | None = None) -> Stream:
         far = self.cables.listening.get(address.port)
         while self.cables.is_cut(self.name, far):
             await self.cables.changed.park()
@@ -67,14 +69,21 @@ class CutNetwork:
         assert isinstance(stream, RealStream)
         route = stream.local.port, address.port
         self.cables.dialled[route] = self.name
-        return self._kept(CutStream(stream, self, route, far))
+        kept = self._kept(CutStream(stream, self, route, far))
+        return kept if tls is None else tls.wrap(kept, address.host)
 
-    async def listen(self, address: Address) -> Listener:
+    async def listen(self, address: Address, tls: Tls | None = None) -> Listener:
         listener = await self._network.listen(address)
         self.cables.listening[listener.address.port] = self.name
-        kept = CutListener(listener, self)
+        kept = CutListener(listener, self, tls)
         self._open.add(kept)
         return kept
+
+    def crowd(self) -> Crowd:
+        return TaskCrowd()
+
+    def tls(self, terms: TlsTerms) -> Tls:
+        return self._network.tls(terms)
 
     def reachable_at(self, address: Address) -> list[Address]:
         return self._network.reachable_at(address)
@@ -93,8 +102,9 @@ class CutNetwork:
 
 
 class CutListener:
-    def __init__(self, listener: Listener, network: CutNetwork) -> None:
+    def __init__(self, listener: Listener, network: CutNetwork, tls: Tls | None) -> None:
         self.address = listener.address
+        self._tls = tls
         self._listener = listener
         self._network = network
 
@@ -105,7 +115,8 @@ class CutListener:
             if self._network.is_dead:
                 await trio.sleep_forever()  # the dead do not wonder where their sockets are
             raise
-        return self._network.accepted(stream, self.address.port)
+        kept = self._network.accepted(stream, self.address.port)
+        return kept if self._tls is None else self._tls.wrap(kept, None)
 
     def close(self) -> None:
         self._listener.close()
@@ -113,6 +124,8 @@ class CutListener:
 
 
 class CutStream:
+    certificate = None
+
     def __init__(self, stream: Stream, network: CutNetwork, route: Route, far: str | None) -> None:
         """`far` is the node at the other end. Who has accepted does not know it yet: a node that
         has dialled says so before it sends anything. A client never does."""

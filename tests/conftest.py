@@ -1,6 +1,7 @@
 """What all tests share."""
 
 import os
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -22,18 +23,38 @@ pytest.register_assert_rewrite(
     "tests.wire.samples",
 )
 
-# They are taken out of the environment, since a node that a test starts knows no such settings.
-NAMESPACES = os.environ.pop("BUSNODE_NAMESPACES", None)
-POWER_CUT = os.environ.pop("BUSNODE_POWER_CUT", None)
+# They are taken out of the environment, since a node that a test starts knows no such settings; the
+# processes among which xdist divides the tests are told of them in another way.
+REQUIRED = {
+    name: os.environ.pop(name, None) == "required"
+    for name in ("BUSNODE_NAMESPACES", "BUSNODE_POWER_CUT", "BUSNODE_BROWSER")
+}
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Called by xdist for each process that it starts."""
+    node.workerinput["required"] = REQUIRED
+
+
+def _is_required(config: pytest.Config, name: str) -> bool:
+    told: dict[str, Any] = getattr(config, "workerinput", {})
+    return bool(told.get("required", REQUIRED)[name])
 
 
 @pytest.fixture(scope="session")
-def namespaces_required() -> bool:
+def namespaces_required(pytestconfig: pytest.Config) -> bool:
     """Whether a machine on which there can be no network namespaces is a failure."""
-    return NAMESPACES == "required"
+    return _is_required(pytestconfig, "BUSNODE_NAMESPACES")
 
 
 @pytest.fixture(scope="session")
-def power_cut_required() -> bool:
+def power_cut_required(pytestconfig: pytest.Config) -> bool:
     """Whether a machine on which no disk's power can be cut is a failure."""
-    return POWER_CUT == "required"
+    return _is_required(pytestconfig, "BUSNODE_POWER_CUT")
+
+
+@pytest.fixture(scope="session")
+def browser_required(pytestconfig: pytest.Config) -> bool:
+    """Whether a machine without a browser is a failure."""
+    return _is_required(pytestconfig, "BUSNODE_BROWSER")

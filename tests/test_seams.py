@@ -48,6 +48,7 @@ PERMISSIONS: list[Permission] = [
         for name in ("os.environ", "os.getpid", "os.chmod", "shutil", "subprocess", "Path.home")
     ),
     Permission("pipeline/session.py", "os.environ", "how Spark is told which Python to run"),
+    Permission("pipeline/jvm_log.py", "os.environ", "how Spark is told what its JVM shall write"),
 ]
 
 # What is out of bounds, with all that is below it, and the seam that stands in for it.

@@ -7,7 +7,7 @@ last fields have a default.
 """
 
 from collections.abc import Callable
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, field, fields
 from operator import attrgetter
 from typing import Any, ClassVar, Final, get_type_hints
 
@@ -39,6 +39,7 @@ from busnode.wire.fields import (
     Refusals,
     Safe,
     Seconds,
+    Secret,
     Start,
     Text,
     TopicText,
@@ -51,7 +52,13 @@ from busnode.wire.frames import (
     FRAME_LIMITS,
     FrameType,
 )
-from busnode.wire.plain import is_plain_reply, is_plain_request
+from busnode.wire.plain import (
+    is_plain_reply,
+    is_plain_request,
+    is_plain_task_done,
+    is_plain_task_settled,
+    is_plain_tasks,
+)
 from busnode.wire.shapes import is_list
 
 
@@ -67,12 +74,15 @@ class Control:
 
 @dataclass(frozen=True, slots=True)
 class Hello(Control):
-    """client → node: who I am. The first frame, and the only one before WELCOME."""
+    """client → node: who I am. The first frame, and the only one before WELCOME. `user` and
+    `secret` are a name and a password; without a name the secret is a token, if there is one."""
 
     TYPE = FrameType.HELLO
     protocol: Amount
     name: Name
     producer_id: Amount
+    user: Name = ""
+    secret: Secret = field(default="", repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,12 +358,36 @@ class Reply(Control):
 
 @dataclass(frozen=True, slots=True)
 class PeerHello(Control):
-    """node → node: who I am, and where my clients and peers reach me."""
+    """node → node: who I am, and where my clients and peers reach me. Where there is a cluster key
+    it says which and brings a nonce, and keeps the rest for the PEER_PROOF."""
 
     TYPE = FrameType.PEER_HELLO
     protocol: Amount
     cluster_id: Name
     broker_id: Broker
+    node: Name
+    clients_at: Addresses
+    peers_at: Addresses
+    key_id: Payload = b""
+    nonce: Payload = b""
+
+
+@dataclass(frozen=True, slots=True)
+class PeerChallenge(Control):
+    """node → node: I have the key that you named, and this shows it; show that you have it, too."""
+
+    TYPE = FrameType.PEER_CHALLENGE
+    broker_id: Broker
+    nonce: Payload
+    proof: Payload
+
+
+@dataclass(frozen=True, slots=True)
+class PeerProof(Control):
+    """node → node: I have it, and this is who I am."""
+
+    TYPE = FrameType.PEER_PROOF
+    proof: Payload
     node: Name
     clients_at: Addresses
     peers_at: Addresses
@@ -548,7 +582,8 @@ class Tasks(Control):
 @dataclass(frozen=True, slots=True)
 class TaskDone(Control):
     """worker → home → owner: "complete", "fail", "reject" (for good), "release" or "extend" these.
-    Numbers and fences are those of the TASKS; `lease_s` is for "extend"."""
+    Numbers and fences are those of the TASKS; `lease_s` is for "extend". With the answer
+    the worker can take `want` more `for_poll`, as after a TASK_POLL that came then."""
 
     TYPE = FrameType.TASK_DONE
     done: Amount
@@ -560,6 +595,8 @@ class TaskDone(Control):
     error: Text
     lease_s: Seconds
     worker: Amount
+    for_poll: Amount = 0
+    want: Amount = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -619,7 +656,8 @@ CONTROLS: Final[dict[int, type[Control]]] = {
         Subscribe, Subscribed, Unsubscribe, Credit, Chunk, Gap, Dropped, SavePosition,
         Damaged,
         Provide, Unprovide, Ask, Bid, Request, Reply,
-        PeerHello, PeerWelcome, Interest, ExtentsHeld, Replay, MembersSeen, HoldingsTold,
+        PeerHello, PeerChallenge, PeerProof, PeerWelcome,
+        Interest, ExtentsHeld, Replay, MembersSeen, HoldingsTold,
         Mirror, Mirrored, Finished, FindRegistration, RegistrationKept, Compare, Compared,
         TaskPoll, Tasks, TaskDone, TaskSettled, TaskReady, TaskClaim, TaskFinished,
     )
@@ -628,18 +666,24 @@ CONTROLS: Final[dict[int, type[Control]]] = {
 
 def _checkers(message: type[Control]) -> list[tuple[str, Check]]:
     hints = get_type_hints(message, include_extras=True)  # once for all its fields: it is slow
-    return [(field.name, checker(hints[field.name])) for field in fields(message)]
+    return [(each.name, checker(hints[each.name])) for each in fields(message)]
 
 
 _CHECKERS: Final = {kind: _checkers(message) for kind, message in CONTROLS.items()}
 _REQUIRED: Final = {
-    kind: sum(field.default is MISSING for field in fields(message))
+    kind: sum(each.default is MISSING for each in fields(message))
     for kind, message in CONTROLS.items()
 }
 
 _PLAIN: Final[dict[int, tuple[Callable[[Any], Any], Callable[[Any], bool]]]] = {
-    message.TYPE: (attrgetter(*(field.name for field in fields(message))), is_plain)
-    for message, is_plain in ((Request, is_plain_request), (Reply, is_plain_reply))
+    message.TYPE: (attrgetter(*(each.name for each in fields(message))), is_plain)
+    for message, is_plain in (
+        (Request, is_plain_request),
+        (Reply, is_plain_reply),
+        (Tasks, is_plain_tasks),
+        (TaskDone, is_plain_task_done),
+        (TaskSettled, is_plain_task_settled),
+    )
 }
 """Messages that may be known at a glance: how to get their fields, and whether these are plain."""
 

@@ -9,6 +9,7 @@
     │   ├── BadBatch               BAD_BATCH          a batch whose header or columns make no sense
     │   ├── BadControl             BAD_CONTROL        a control message of the wrong shape
     │   ├── WrongCluster           WRONG_CLUSTER      a node of another cluster has dialled
+    │   ├── NotAuthenticated       NOT_AUTHENTICATED  who it is was not shown
     │   └── UnexpectedFrame        UNEXPECTED_FRAME   a frame that this state of the session forbids
     ├── Refused                    one request is refused: the session goes on
     │   ├── BadTopic               BAD_TOPIC
@@ -21,6 +22,7 @@
     │   ├── BadTask                BAD_TASK           an option that no task can have
     │   ├── UnknownQueue           UNKNOWN_QUEUE      no node has a queue of this name
     │   ├── LeaseExpired           LEASE_EXPIRED      the task is not, or no more, yours to settle
+    │   ├── TlsFailed              TLS_FAILED         one side does not accept the other's TLS
     │   └── Forbidden              FORBIDDEN          not allowed, or not there: one answer
     ├── Unavailable                a passing fault: try again, here or at another node
     │   ├── Draining               DRAINING           the node is leaving
@@ -111,6 +113,16 @@ class WrongCluster(ProtocolError):
     advice = "Give both nodes the same --cluster-id, or take the other one out of --seed."
 
 
+class NotAuthenticated(ProtocolError):
+    """Whoever it is has not shown it: no credentials, wrong ones, or another cluster key."""
+
+    code = "NOT_AUTHENTICATED"
+    advice = (
+        "Clients: name a user and a password or a token (BUSNODE_USER, BUSNODE_PASSWORD, "
+        "BUSNODE_TOKEN). Nodes: give all of a cluster the same --cluster-key."
+    )
+
+
 class Refused(BusnodeError):
     code = "REFUSED"
     advice = "Change the request as its text says."
@@ -175,6 +187,17 @@ class LeaseExpired(Refused):
 
     code = "LEASE_EXPIRED"
     advice = "Somebody else gets the task. Ask for a longer lease, or extend it while working."
+
+
+class TlsFailed(Refused):
+    """A certificate that is not accepted, or one side without TLS: no retry mends that."""
+
+    code = "TLS_FAILED"
+    advice = (
+        "Compare both sides: bus+tls:// goes with a node that has --tls-cert, its host must stand "
+        "in that certificate, and the authority that has signed it be given with --tls-ca, tls_ca= "
+        "or BUSNODE_TLS_CA. See docs/security.md."
+    )
 
 
 class Forbidden(Refused):

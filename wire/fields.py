@@ -68,6 +68,13 @@ def _text(bytes_max: int) -> Check:
     return check
 
 
+def _secret(value: Any, name: str) -> str:
+    """As a text, but an error never repeats any of it."""
+    if type(value) is not str or len(value.encode(errors="replace")) > limits.SECRET_BYTES_MAX:
+        raise BadControl(f"field {name}: expected text of at most {limits.SECRET_BYTES_MAX} bytes")
+    return value
+
+
 def _broker(value: Any, name: str) -> BrokerId:
     if type(value) is not bytes or len(value) != BROKER_ID_BYTES:
         raise _bad(name, f"a brokerId of {BROKER_ID_BYTES} bytes", value)
@@ -144,6 +151,7 @@ Seconds = Annotated[float, _seconds, "seconds"]
 Yes = Annotated[bool, _yes, "bool"]
 Name = Annotated[str, _text(limits.NAME_BYTES_MAX), "name"]
 Text = Annotated[str, _text(limits.TEXT_BYTES_MAX), "text"]
+Secret = Annotated[str, _secret, "secret"]
 TopicText = Annotated[str, _topic_text, "topic or pattern"]
 """Its grammar is checked where it is used, so that a bad one is refused and the session goes on."""
 Broker = Annotated[BrokerId, _broker, "brokerId"]

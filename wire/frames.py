@@ -90,6 +90,8 @@ class FrameType(enum.IntEnum):
     FINISHED = 75
     COMPARE = 76
     COMPARED = 77
+    PEER_CHALLENGE = 78
+    PEER_PROOF = 79
     TASK_POLL = 80
     TASKS = 81
     TASK_DONE = 82
@@ -146,6 +148,8 @@ _OWN_LIMITS: Final[dict[int, int]] = {
     FrameType.BATCH: limits.FRAME_BYTES_MAX,
     FrameType.HELLO: limits.HELLO_BYTES_MAX,
     FrameType.PEER_HELLO: limits.HELLO_BYTES_MAX,
+    FrameType.PEER_CHALLENGE: limits.HELLO_BYTES_MAX,
+    FrameType.PEER_PROOF: limits.HELLO_BYTES_MAX,
     FrameType.SUBSCRIBE: limits.SUBSCRIBE_BYTES_MAX,
     FrameType.SUBSCRIBED: limits.SUBSCRIBE_BYTES_MAX,
     FrameType.POSITION: limits.SUBSCRIBE_BYTES_MAX,

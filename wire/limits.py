@@ -51,5 +51,8 @@ TASKS_MAX = 1000
 NAME_BYTES_MAX = 128
 """Names of nodes, clients, clusters, queues and durable subscriptions."""
 
+SECRET_BYTES_MAX = 512
+"""A password or a token: with the names beside it a HELLO still fits."""
+
 TEXT_BYTES_MAX = 1 * KIB
 """Human text in an ERROR or GOODBYE."""

@@ -89,6 +89,11 @@ class FrameReader:
         """What came and was not handed on yet: the beginning of an unfinished frame."""
         return self._end - self._start
 
+    @property
+    def space_bytes(self) -> int:
+        """What its buffer takes."""
+        return len(self._buffer)
+
     def space(self) -> memoryview:
         """Where to receive to; never empty. It ends the life of all runs handed out before."""
         size = len(self._buffer)

@@ -31,6 +31,10 @@ class State(enum.Enum):
     """Connected; the dialler must say HELLO within its deadline."""
     GREETED = "greeted"
     """HELLO was said; the listener decides."""
+    CHALLENGED = "challenged"
+    """The listener has a key, and wants to see that the dialler has it, too."""
+    PROVEN = "proven"
+    """It was shown; the listener decides."""
     OPEN = "open"
     DIALLER_LEFT = "dialler left"
     LISTENER_LEFT = "listener left"
@@ -51,14 +55,18 @@ def _conversation(
     answers: tuple[F, ...],
     dialler: tuple[F, ...],
     listener: tuple[F, ...],
+    challenge: tuple[F, F] | None = None,
 ) -> Table:
-    """A table from what is particular: the greeting, and what each side may send when open."""
+    """A table from what is particular: the greeting, with or without a challenge and its answer,
+    and what each side may send when open."""
     from_dialler = {(_D, kind) for kind in (*dialler, *_EITHER)}
     from_listener = {(_L, kind) for kind in (*listener, *_EITHER)}
     answering = {(_L, kind) for kind in (*answers, F.ERROR, F.PONG)}
     table: dict[State, dict[tuple[Side, F], State]] = {
         State.NEW: {(_D, hello): State.GREETED, (_L, F.ERROR): State.CLOSED},
         State.GREETED: {(_L, welcome): State.OPEN, (_L, F.ERROR): State.CLOSED},
+        State.CHALLENGED: {},
+        State.PROVEN: {},
         State.OPEN: {
             **dict.fromkeys(from_dialler | from_listener, State.OPEN),
             (_D, F.GOODBYE): State.DIALLER_LEFT,
@@ -76,6 +84,11 @@ def _conversation(
         State.BOTH_LEFT: dict.fromkeys(answering, State.BOTH_LEFT),
         State.CLOSED: {},
     }
+    if challenge is not None:
+        asked, shown = challenge
+        table[State.GREETED][_L, asked] = State.CHALLENGED
+        table[State.CHALLENGED] = {(_D, shown): State.PROVEN, (_L, F.ERROR): State.CLOSED}
+        table[State.PROVEN] = {(_L, welcome): State.OPEN, (_L, F.ERROR): State.CLOSED}
     return MappingProxyType({state: MappingProxyType(row) for state, row in table.items()})
 
 
@@ -98,6 +111,7 @@ CLIENT_TABLE: Final = _conversation(
 PEER_TABLE: Final = _conversation(
     hello=F.PEER_HELLO,
     welcome=F.PEER_WELCOME,
+    challenge=(F.PEER_CHALLENGE, F.PEER_PROOF),
     # The dialler is the listener's client: it says what it wants, provides, lacks and mirrors …
     dialler=(
         F.INTEREST, F.CREDIT, F.REPLAY, F.PROVIDE, F.UNPROVIDE, F.BID, F.REPLY,

@@ -132,6 +132,24 @@ def overlaps(a: Pattern, b: Pattern) -> bool:
     return fits and matches(a, candidate) and matches(b, candidate)
 
 
+def covers(wide: Pattern, narrow: Pattern) -> bool:
+    """Whether every topic that `narrow` matches is matched by `wide`."""
+    ours, theirs = _levels(wide), _levels(narrow)
+    if theirs[0].startswith("$") and ours[0] != theirs[0]:
+        return False
+    if ours[-1] == ALL_BELOW:
+        ours.pop()
+        if len(theirs) <= len(ours):
+            return False
+        theirs = theirs[: len(ours)]
+    elif theirs[-1] == ALL_BELOW:
+        return False
+    return len(ours) == len(theirs) and all(
+        mine == yours or (mine == ONE_LEVEL and yours != ALL_BELOW)
+        for mine, yours in zip(ours, theirs, strict=True)
+    )
+
+
 def _levels(text: str) -> list[str]:
     return text[1:].split("/")
 

@@ -4,9 +4,11 @@ Nothing here waits except what begins with `wait_`, `accept`, `dial` and `listen
 frames costs no checkpoint, task or channel.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from busnode.world.files import Bytes, ReadFile
+from busnode.world.tls import Certificate, TlsTerms
 
 
 class Address(NamedTuple):
@@ -35,6 +37,12 @@ class Stream(Protocol):
     @property
     def peer(self) -> Address: ...
 
+    @property
+    def certificate(self) -> Certificate | None:
+        """Who the other side has proved to be; None without a certificate that was verified, and
+        as long as nothing has been received."""
+        ...
+
     def receive_into(self, view: memoryview) -> int | None:
         """How many bytes came; 0 at the end of the stream, None when there is nothing yet.
 
@@ -43,7 +51,11 @@ class Stream(Protocol):
         ...
 
     def send(self, data: Bytes) -> int:
-        """How many bytes were taken; 0 when the other side does not read fast enough."""
+        """How many bytes were taken; 0 when the other side does not read fast enough.
+
+        What is sent next, by whatever method, begins with the bytes that were not taken: they may
+        be encrypted already.
+        """
         ...
 
     def send_both(self, first: Bytes, second: Bytes) -> int:
@@ -66,6 +78,21 @@ class Stream(Protocol):
         ...
 
 
+class Crowd(Protocol):
+    """Streams that are waited for all at once, without a task for each: those of strangers."""
+
+    def add(self, stream: Stream) -> None: ...
+
+    def discard(self, stream: Stream) -> None:
+        """Whoever closes a stream, or hands it on, says so before."""
+        ...
+
+    async def run(self, ready: Callable[[Stream], None]) -> None:
+        """Call `ready` for a stream whenever there is something to receive, or its end: for a few
+        at once, and with others having their turn between them."""
+        ...
+
+
 class Listener(Protocol):
     @property
     def address(self) -> Address:
@@ -79,11 +106,31 @@ class Listener(Protocol):
     def close(self) -> None: ...
 
 
-class Network(Protocol):
-    async def dial(self, address: Address) -> Stream: ...
+class Tls(Protocol):
+    """Makes connections private. Its certificates are those of the last `load` that succeeded."""
 
-    async def listen(self, address: Address) -> Listener:
+    def load(self) -> None:
+        """Read the files anew, for connections to come. `OSError` says what is wrong with them,
+        and then nothing has changed."""
+        ...
+
+    def wrap(self, stream: Stream, host: str | None) -> Stream:
+        """The same connection in TLS; `host` is who was dialled. It never waits: the handshake
+        goes on while the stream is used, and `TlsError` is raised there."""
+        ...
+
+
+class Network(Protocol):
+    async def dial(self, address: Address, tls: Tls | None = None) -> Stream: ...
+
+    async def listen(self, address: Address, tls: Tls | None = None) -> Listener:
         """Raises `OSError` when the address is taken or not ours."""
+        ...
+
+    def crowd(self) -> Crowd: ...
+
+    def tls(self, terms: TlsTerms) -> Tls:
+        """Raises `OSError` when a file is missing or is not what it should be."""
         ...
 
     def reachable_at(self, address: Address) -> list[Address]:

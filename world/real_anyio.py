@@ -13,10 +13,11 @@ import anyio.to_thread
 import trio
 
 from busnode.world.files import AppendFile
-from busnode.world.network import Address, Stream
+from busnode.world.network import Address, Stream, Tls
 from busnode.world.real_entropy import RealEntropy
 from busnode.world.real_files import RealFiles
-from busnode.world.real_network import RealStream
+from busnode.world.real_network import RealStream, real_tls
+from busnode.world.tls import TlsTerms
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -65,7 +66,7 @@ class AnyioStream(RealStream):
 class AnyioNetwork:
     """Dials. A client never listens."""
 
-    async def dial(self, address: Address) -> Stream:
+    async def dial(self, address: Address, tls: Tls | None = None) -> Stream:
         """Tries all addresses that the host's name stands for; a slow one does not hold up another.
 
         When none answers it raises the error of the one that failed first.
@@ -82,7 +83,11 @@ class AnyioNetwork:
         host, port = connection.getpeername()[:2]
         # On trio without the way around through anyio: it is taken for each message that comes.
         stream = RealStream if trio.lowlevel.in_trio_task() else AnyioStream
-        return stream(connection, Address(host, port))
+        dialled = stream(connection, Address(host, port))
+        return dialled if tls is None else tls.wrap(dialled, address.host)
+
+    def tls(self, terms: TlsTerms) -> Tls:
+        return real_tls(terms)
 
 
 class AnyioFiles(RealFiles):

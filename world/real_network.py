@@ -8,8 +8,10 @@ from io import UnsupportedOperation
 import trio
 
 from busnode.world.files import Bytes, ReadFile
-from busnode.world.network import Address, Listener, Stream
+from busnode.world.network import Address, Crowd, Listener, Stream, Tls
+from busnode.world.real_crowd import RealCrowd
 from busnode.world.real_interfaces import reachable_addresses
+from busnode.world.tls import TlsTerms
 
 BACKLOG = 1024
 """A whole cluster's clients come back at once after an outage; the kernel lowers it to its own."""
@@ -45,6 +47,8 @@ class RealStream:
 
     __slots__ = ("_fd", "_socket", "peer")
 
+    certificate = None
+
     def __init__(self, connection: socket.socket, peer: Address) -> None:
         connection.setblocking(False)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -56,6 +60,10 @@ class RealStream:
     def local(self) -> Address:
         """This end, as the other one sees it."""
         return _address(self._socket.getsockname())
+
+    @property
+    def descriptor(self) -> int:
+        return self._fd
 
     def receive_into(self, view: memoryview) -> int | None:
         assert view, "no bytes would look like the end of the stream"
@@ -122,9 +130,10 @@ class RealStream:
 
 
 class RealListener:
-    def __init__(self, listening: socket.socket) -> None:
+    def __init__(self, listening: socket.socket, tls: Tls | None = None) -> None:
         self.address = _address(listening.getsockname())
         self._socket = listening
+        self._tls = tls
 
     async def accept(self) -> Stream:
         """Waits out a shortage of descriptors or memory; a listener dies only by `close`."""
@@ -133,7 +142,8 @@ class RealListener:
             await trio.lowlevel.checkpoint()
             try:
                 connection, sockaddr = self._socket.accept()
-                return RealStream(connection, _address(sockaddr))
+                stream = RealStream(connection, _address(sockaddr))
+                return stream if self._tls is None else self._tls.wrap(stream, None)
             except BlockingIOError:
                 await self._wait_readable()
             except OSError as error:
@@ -155,7 +165,7 @@ class RealListener:
 
 
 class RealNetwork:
-    async def dial(self, address: Address) -> Stream:
+    async def dial(self, address: Address, tls: Tls | None = None) -> Stream:
         """Tries all addresses that the host's name stands for; a slow one does not hold up another.
 
         When none answers it raises the error of the one that failed first.
@@ -172,12 +182,13 @@ class RealNetwork:
         try:
             # trio has it called writable only below 16 KiB unsent; a sendfile wants all the buffer.
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, 0)
-            return RealStream(connection, _address(connection.getpeername()))
+            dialled = RealStream(connection, _address(connection.getpeername()))
+            return dialled if tls is None else tls.wrap(dialled, address.host)
         except OSError:  # it was reset meanwhile
             connection.close()
             raise
 
-    async def listen(self, address: Address) -> Listener:
+    async def listen(self, address: Address, tls: Tls | None = None) -> Listener:
         """Where a name stands for several addresses, the first that can be bound is taken.
 
         `::` serves IPv4 too.
@@ -195,14 +206,26 @@ class RealNetwork:
                     listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
                 listening.bind(sockaddr)
                 listening.listen(BACKLOG)
-                return RealListener(listening)
+                return RealListener(listening, tls)
             except OSError as error:
                 listening.close()
                 first_error = first_error or error
         raise first_error or OSError(errno.EADDRNOTAVAIL, f"{address} stands for no address")
 
+    def crowd(self) -> Crowd:
+        return RealCrowd()
+
+    def tls(self, terms: TlsTerms) -> Tls:
+        return real_tls(terms)
+
     def reachable_at(self, address: Address) -> list[Address]:
         return [Address(host, address.port) for host in reachable_addresses(address.host)]
+
+
+def real_tls(terms: TlsTerms) -> Tls:
+    from busnode.world.real_tls import RealTls  # noqa: PLC0415 - who has no TLS is up sooner
+
+    return RealTls(terms)
 
 
 def _address(sockaddr: tuple[str, int] | tuple[str, int, int, int]) -> Address:

@@ -2,6 +2,7 @@
 
 from busnode.world.discovery import Discovery
 from busnode.world.real_clock import RealClock
+from busnode.world.real_computing import RealThreads
 from busnode.world.real_entropy import RealEntropy
 from busnode.world.real_files import RealFiles
 from busnode.world.real_network import RealNetwork
@@ -17,4 +18,5 @@ def real_world(discovery: Discovery | None = None) -> World:
         files=RealFiles(),
         network=RealNetwork(),
         discovery=discovery or StaticDiscovery(()),
+        threads=RealThreads(),
     )

@@ -56,6 +56,7 @@ if TYPE_CHECKING:
         RequestFailed,
         StorageError,
         TimedOut,
+        TlsFailed,
         Unavailable,
         UnknownQueue,
     )
@@ -108,6 +109,7 @@ __all__ = [
     "TaskEvent",
     "TaskReceipt",
     "TimedOut",
+    "TlsFailed",
     "Unavailable",
     "UnknownQueue",
     "__version__",

@@ -5,6 +5,7 @@ from typing import Any, Final
 import trio
 
 from busnode.client import Subscription
+from busnode.node.incarnation import PAUSE_S_MAX
 from busnode.testing.sim.history import (
     Acked,
     Delivered,
@@ -66,7 +67,11 @@ async def hand_over(stage: Stage) -> None:
                 await anext(messages)
         messages.done()
         saved = _position(messages)
-    await trio.sleep(TAKING_S)  # it is not told when it is kept
+    # It is not told when it is kept: that may take until the home can write again.
+    with trio.move_on_after(PAUSE_S_MAX):
+        while stage.cluster[first].node.incarnations.failure is not None:
+            await trio.sleep(TAKING_S)
+    await trio.sleep(TAKING_S)
     stage.down(stage.cluster[first], "killed")
     await stage.cluster[first].kill()
     async with (

@@ -267,12 +267,24 @@ class History:
 
 
 def as_line(event: Event) -> str:
-    named = (f"{each.name}={_text(getattr(event, each.name))}" for each in fields(event)[1:])
+    named = [f"{name}={_text(getattr(event, name))}" for name in _names(type(event))]
     return f"{event.at:11.6f} {type(event).__name__} {' '.join(named)}\n"
+
+
+def _names(kind: type[Event]) -> tuple[str, ...]:
+    found = _NAMES.get(kind)
+    if found is None:
+        found = _NAMES[kind] = tuple(each.name for each in fields(kind)[1:])
+    return found
+
+
+_NAMES: dict[type[Event], tuple[str, ...]] = {}
 
 
 def _text(value: Any) -> str:
     match value:
+        case str():
+            return value
         case LogId():
             return str(value)
         case bytes():

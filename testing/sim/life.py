@@ -13,7 +13,9 @@ import trio
 from busnode.testing.sim.disk import SimDisk
 from busnode.testing.sim.network import SimHost
 from busnode.world.files import AppendFile, Lock, ReadFile
-from busnode.world.network import Address, Listener, Stream
+from busnode.world.network import Address, Crowd, Listener, Stream, Tls
+from busnode.world.task_crowd import TaskCrowd
+from busnode.world.tls import TlsTerms
 
 
 class DiskOfLife:
@@ -80,15 +82,21 @@ class HostOfLife:
     def die(self) -> None:
         self._is_dead = True
 
-    async def dial(self, address: Address) -> Stream:
+    async def dial(self, address: Address, tls: Tls | None = None) -> Stream:
         if self._is_dead:
             await trio.sleep_forever()
-        return await self._host.dial(address)  # one that comes after its death nobody takes
+        return await self._host.dial(address, tls)  # one that comes after its death nobody takes
 
-    async def listen(self, address: Address) -> Listener:
+    async def listen(self, address: Address, tls: Tls | None = None) -> Listener:
         if self._is_dead:
             raise OSError(errno.EBADF, "this process is dead")
-        return await self._host.listen(address)
+        return await self._host.listen(address, tls)
+
+    def tls(self, terms: TlsTerms) -> Tls:
+        return self._host.tls(terms)
+
+    def crowd(self) -> Crowd:
+        return TaskCrowd()
 
     def reachable_at(self, address: Address) -> list[Address]:
         return self._host.reachable_at(address)

@@ -10,7 +10,9 @@ import trio
 from busnode.testing.sim.entropy import SimEntropy
 from busnode.testing.sim.stream import Ending, SimStream
 from busnode.testing.sim.ways import LATENCY_S, Trouble, Ways
-from busnode.world.network import Address, Listener, Stream
+from busnode.world.network import Address, Crowd, Listener, Stream, Tls
+from busnode.world.task_crowd import TaskCrowd
+from busnode.world.tls import TlsTerms
 
 BUFFER_BYTES = 64 * 1024
 """For each direction of a connection, all on the way included. Small, so that it fills in tests."""
@@ -216,6 +218,16 @@ class SimListener:
                     stream.drop(Ending.RESET)
 
 
+class SimTls:
+    """None at all: what it is for cannot happen here."""
+
+    def load(self) -> None: ...
+
+    def wrap(self, stream: Stream, host: str | None) -> Stream:
+        del host
+        return stream
+
+
 class SimHost:
     """The seam `Network` of one host."""
 
@@ -225,7 +237,8 @@ class SimHost:
         self._listeners: dict[int, SimListener] = {}
         self._next_port = FIRST_FREE_PORT
 
-    async def dial(self, address: Address) -> Stream:
+    async def dial(self, address: Address, tls: Tls | None = None) -> Stream:
+        del tls  # nobody listens in on these wires
         host = self._network.find(address.host)
         if host is None:
             raise OSError(errno.EHOSTUNREACH, f"there is no host {address.host}")
@@ -256,7 +269,8 @@ class SimHost:
             listener.offer(ghost)
         return near
 
-    async def listen(self, address: Address) -> Listener:
+    async def listen(self, address: Address, tls: Tls | None = None) -> Listener:
+        del tls
         await trio.lowlevel.checkpoint()
         if address.host not in (self.name, *EVERYWHERE):
             raise OSError(errno.EADDRNOTAVAIL, f"{address} is not an address of {self.name}")
@@ -267,6 +281,13 @@ class SimHost:
         listener = SimListener(place, self._network, lambda: self._listeners.pop(port, None))
         self._listeners[port] = listener
         return listener
+
+    def crowd(self) -> Crowd:
+        return TaskCrowd()
+
+    def tls(self, terms: TlsTerms) -> Tls:
+        del terms
+        return SimTls()
 
     def reachable_at(self, address: Address) -> list[Address]:
         return [Address(self.name, address.port)]

@@ -34,6 +34,8 @@ class SimStream:
     `travel` tells when something that is sent now will arrive: `math.inf` where the way is cut.
     """
 
+    certificate = None
+
     def __init__(
         self,
         host: str,
@@ -55,6 +57,8 @@ class SimStream:
         self._ending: Ending | None = None
         self._severed = False
         self._changed = trio.lowlevel.ParkingLot()
+        self._waiting: dict[trio.CancelScope, None] = {}
+        """Those who wait for a change, or for the next thing to arrive."""
 
     def connect(self, other: "SimStream") -> None:
         self._other, other._other = other, self
@@ -102,13 +106,26 @@ class SimStream:
         await self._wait(lambda: bool(self._room() or self._ending))
 
     async def _wait(self, ready: Callable[[], bool]) -> None:
-        await trio.lowlevel.checkpoint()
         self._arrive()
+        if ready():
+            await trio.lowlevel.checkpoint()
+            self._arrive()
         while not ready():
             due = self._arriving[0].due if self._arriving else math.inf
-            with trio.CancelScope(deadline=due):
-                await self._changed.park()
+            with trio.CancelScope(deadline=due) as scope:
+                self._waiting[scope] = None
+                try:
+                    await self._changed.park()
+                finally:
+                    del self._waiting[scope]
             self._arrive()
+
+    def _awaits(self, due: float) -> None:
+        """Something will arrive: who waits is woken then, and not sooner, which would be a step of
+        its task for nothing; there are as many of these as of all others."""
+        for scope in self._waiting:
+            if due < scope.deadline:
+                scope.deadline = due
 
     def close(self) -> None:
         """As TCP does, it resets the connection when something is left unread."""
@@ -156,11 +173,13 @@ class SimStream:
         other = self._other
         if self._severed or other._severed:
             return  # it goes nowhere
-        other._arriving.append(Parcel(self._travel(self.host, other.host), load))
+        due = self._travel(self.host, other.host)
+        if not other._arriving:  # nothing overtakes
+            other._awaits(due)
+        other._arriving.append(Parcel(due, load))
         if isinstance(load, bytes):
             other._arriving_bytes += len(load)
             self._on_sent(len(load))
-        other._changed.unpark_all()
 
     def _arrive(self) -> None:
         """Take in what is due; nothing overtakes. Raises when this side has closed."""

@@ -19,7 +19,7 @@ def test_the_public_names_are_these() -> None:
         LimitReached MemoryCursorStore Message MessageBatch NoProvider Node NotMirrored
         NotSettled Pending Position ProtocolError Publisher Queue QueueStatus Receipt
         Receipts Refused Reject Reply Request RequestFailed Service ServiceCall ServiceReply
-        StorageError Subscription Task TaskEvent TaskReceipt TimedOut Unavailable
+        StorageError Subscription Task TaskEvent TaskReceipt TimedOut TlsFailed Unavailable
         UnknownQueue __version__ connect
         """.split()
     )

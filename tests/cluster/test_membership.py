@@ -9,6 +9,7 @@ from busnode.cluster.membership import (
     CANDIDATES_MAX,
     FORGET_S,
     MOST_S,
+    RUMOURS_A_SECOND,
     SEED,
     STEADY_S,
     Candidate,
@@ -143,6 +144,20 @@ def test_forged_hints_fill_no_more_than_the_table(membership: Membership) -> Non
         membership.hint(hint, 0.0)
         assert len(membership.candidates) <= CANDIDATES_MAX
     assert membership.counts.table_full + len(membership.candidates) == 10_000
+
+
+def test_forged_hints_are_not_dialled_as_fast_as_they_come(membership: Membership) -> None:
+    dials = 0
+    for number, hint in enumerate(forged(10_000)):
+        now = number / 1000
+        membership.hint(hint, now)
+        for candidate in membership.take_due(now):
+            dials += 1
+            membership.failed(candidate, "refused", now, 0.5)
+    assert CANDIDATES_MAX < dials <= CANDIDATES_MAX + 10 * RUMOURS_A_SECOND
+    # Who is vouched for does not wait for its turn.
+    membership.dialled_us(dialled(X, at("x")), 10.0)
+    assert at("x") in dialled_addresses(membership, 10.0)
 
 
 @pytest.mark.parametrize("being_dialled", [False, True], ids=["untried", "being dialled"])

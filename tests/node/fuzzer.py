@@ -15,10 +15,11 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from pathlib import Path
 from random import Random
-from typing import Final
+from typing import Any, Final
 
 import trio
 
@@ -28,7 +29,8 @@ from busnode.wire.ids import BrokerId
 from busnode.wire.reader import FrameReader
 from busnode.wire.runs import DELIVERED_KINDS
 
-from .hostile_frames import CLIENTS, PEERS, STATES, Hostile
+from .guarded import KEY, Papers, token_of
+from .hostile_frames import CLIENTS, GUARDED_STATES, IDENTITY, PEERS, STATES, Hostile
 from .process_cluster import PATIENCE_S, Node
 
 ROOT: Final = Path(__file__).parents[2]
@@ -43,6 +45,19 @@ PACE_S: Final = 0.002
 """Between two messages of the well-behaved client."""
 
 MIB: Final = 1024 * 1024
+
+GOOD: Final = "good"
+ACL: Final = f"""
+[{GOOD}.allow]
+any = ["/*"]
+
+[{IDENTITY}.allow]
+any = ["/hostile/*", "/+/+/+", "/$task/q", "/$sys/*"]
+
+[{IDENTITY}.deny]
+any = ["/good", "/hostile/3/*"]
+"""
+"""Of a guarded node: hostile clients come in, and have something that they may do."""
 
 
 @dataclass
@@ -129,7 +144,13 @@ class Connection:
 class Fuzzer:
     """One run against one node."""
 
-    def __init__(self, node: Node, pid: int, seed: int, frames: int) -> None:
+    def __init__(self, node: Node, pid: int, seed: int, frames: int, *, guarded: bool) -> None:
+        """`guarded`: the node wants to know who comes."""
+        self._token = token_of(GOOD) if guarded else None
+        self._hostile_token, self._key_id = (
+            (token_of(IDENTITY), KEY.key_id) if guarded else ("", b"")
+        )
+        self.states = GUARDED_STATES if guarded else STATES
         self.report = Report()
         self._node = node
         self._pid = pid
@@ -172,9 +193,10 @@ class Fuzzer:
 
     async def _behave(self, stop: trio.Event, task_status: trio.TaskStatus[None]) -> None:
         sent_at: dict[bytes, float] = {}
+        known: dict[str, Any] = {"deadline_s": PATIENCE_S, "token": self._token}
         async with (
-            connect(self._node.url, name="good publisher", deadline_s=PATIENCE_S) as out,
-            connect(self._node.url, name="good consumer", deadline_s=PATIENCE_S) as back,
+            connect(self._node.url, name="good publisher", **known) as out,
+            connect(self._node.url, name="good consumer", **known) as back,
             back.subscribe("/good", on_gap="raise") as messages,
         ):
             task_status.started()
@@ -233,8 +255,10 @@ class Fuzzer:
     async def _session(self, number: int) -> None:
         chance = Random(f"{self._seed}/{number}")
         door = chance.choice([CLIENTS, PEERS])
-        state = chance.choice(STATES[door])
-        hostile = Hostile(chance, door, self._brokers)
+        state = chance.choice(self.states[door])
+        hostile = Hostile(
+            chance, door, self._brokers, token=self._hostile_token, key_id=self._key_id
+        )
         async with self._opened(hostile, state) as connection:
             outcome = await self._attack(connection, hostile, chance, state)
         self.report.sessions[f"{door} {state}"] += 1
@@ -263,7 +287,7 @@ class Fuzzer:
         """The node is told to leave while hostile sessions of all kinds are there and go on."""
         leaving = trio.Event()
         async with trio.open_nursery() as nursery:
-            for door, states in STATES.items():
+            for door, states in self.states.items():
                 for state in states:
                     await nursery.start(self._harm_to_the_end, door, state, leaving)
             self._node.send(signal.SIGTERM)
@@ -272,7 +296,10 @@ class Fuzzer:
     async def _harm_to_the_end(
         self, door: str, state: str, leaving: trio.Event, task_status: trio.TaskStatus[None]
     ) -> None:
-        hostile = Hostile(Random(f"{self._seed}/{door}/{state}"), door, self._brokers)
+        chance = Random(f"{self._seed}/{door}/{state}")
+        hostile = Hostile(
+            chance, door, self._brokers, token=self._hostile_token, key_id=self._key_id
+        )
         async with self._opened(hostile, state) as connection, trio.open_nursery() as nursery:
             task_status.started()
             nursery.start_soon(self._hear_to_the_end, connection, nursery.cancel_scope)
@@ -330,12 +357,20 @@ def ended(connection: Connection, token: int = 0) -> str:
     return "taken" if token in connection.pongs else "closed"
 
 
-async def fuzz(folder: Path, seed: int, frames: int, progress: Callable[[str], None]) -> Report:
+async def fuzz(
+    folder: Path,
+    seed: int,
+    frames: int,
+    progress: Callable[[str], None],
+    *,
+    guarded: bool = False,
+) -> Report:
     """Everything from starting a node to its end, which it must come to in peace."""
+    papers = Papers(folder / "papers", GOOD, IDENTITY, acl=ACL)
     steps = folder / "steps"
     steps.touch()
     node = Node(f"fuzz-{os.urandom(6).hex()}", "n1", folder, log_level="error", mdns="off",
-                drain_timeout="3s")  # fmt: skip
+                drain_timeout="3s", **(papers.settings if guarded else {}))  # fmt: skip
     node.command = [
         sys.executable, "-c",
         f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"
@@ -343,7 +378,7 @@ async def fuzz(folder: Path, seed: int, frames: int, progress: Callable[[str], N
     ]  # fmt: skip
     await trio.to_thread.run_sync(node.start)
     try:
-        fuzzer = Fuzzer(node, node.pid, seed, frames)
+        fuzzer = Fuzzer(node, node.pid, seed, frames, guarded=guarded)
         report = await fuzzer.run(progress)
         await fuzzer.run_to_the_end()
         code = await trio.to_thread.run_sync(node.wait)
@@ -376,6 +411,7 @@ def main() -> None:
     words = argparse.ArgumentParser("scripts/fuzz", description=__doc__)
     words.add_argument("--frames", type=int, default=200_000)
     words.add_argument("--seed", type=int, default=int.from_bytes(os.urandom(4)))
+    words.add_argument("--guarded", action="store_true", help="a node with a key, users and rules")
     given = words.parse_args()
     print(f"seed {given.seed}", flush=True)
     with tempfile.TemporaryDirectory(prefix="busnode-fuzz-") as folder:
@@ -383,14 +419,16 @@ def main() -> None:
         def progress(line: str) -> None:
             print(line, flush=True)
 
-        report = trio.run(fuzz, Path(folder), given.seed, given.frames, progress)
+        run = partial(fuzz, guarded=given.guarded)
+        report = trio.run(run, Path(folder), given.seed, given.frames, progress)
     print(f"in all: {report}")
     for where, sessions in sorted(report.sessions.items()):
         print(f"{sessions:8} sessions: {where}")
     for sentence in report.wrong:
         print(sentence)
     if report.wrong:
-        print(f"FAILED; to repeat: scripts/fuzz --frames {given.frames} --seed {given.seed}")
+        again = f"--frames {given.frames} --seed {given.seed}{' --guarded' * given.guarded}"
+        print(f"FAILED; to repeat: scripts/fuzz {again}")
         sys.exit(1)
 
 

@@ -19,6 +19,7 @@ from busnode.wire.control import (
     Interest,
     Mirror,
     PeerHello,
+    PeerProof,
     Provide,
     Request,
     Subscribe,
@@ -28,6 +29,7 @@ from busnode.wire.errors import FrameTooLarge
 from busnode.wire.fields import U64_MAX
 from busnode.wire.frames import Flags, FrameType, broker_seed
 from busnode.wire.ids import BrokerId
+from busnode.wire.producer_tag import tagged
 from busnode.wire.runs import stamp_run, verify_runs
 from busnode.wire.sessions import CLIENT_TABLE, PEER_TABLE, Side, State, Table
 
@@ -67,6 +69,12 @@ STATES: Final = {
 }
 """How far a session has come before the hostile frames."""
 
+GUARDED_STATES: Final = {CLIENTS: STATES[CLIENTS], PEERS: ("new", "challenged", "proven")}
+"""The same at a node that wants to know who comes: peers have no key, and so come no further."""
+
+IDENTITY: Final = "hostile"
+"""Whom a guarded node lets in."""
+
 SOME_BROKERS: Final = [BrokerId(bytes([n]) * 16) for n in range(1, 25)]
 """Those of hostile peers: few, for what they are mirrored for takes room on the disk, as it may."""
 
@@ -89,11 +97,24 @@ DATA: Final = 0.15
 class Hostile:
     """One hostile session's frames."""
 
-    def __init__(self, chance: Random, door: str, brokers: Sequence[BrokerId]) -> None:
-        """`brokers`: those of the node, which are not ours to write."""
+    def __init__(
+        self,
+        chance: Random,
+        door: str,
+        brokers: Sequence[BrokerId],
+        *,
+        token: str = "",
+        key_id: bytes = b"",
+    ) -> None:
+        """`brokers`: those of the node, which are not ours to write. At a guarded node clients have
+        a token, and peers have heard which key it has."""
         self.door = door
         self.broker_id = chance.choice(SOME_BROKERS)
         self.producer_id = chance.choice([0, 1, 2, chance.randrange(50), U64_MAX])
+        if token:
+            self.producer_id = tagged(self.producer_id, IDENTITY)
+        self._token = token
+        self._key_id = key_id
         self.mirroring = False
         """Whether it has said whose logs it sends."""
         self._chance = chance
@@ -106,7 +127,12 @@ class Hostile:
 
     def greeting(self, cluster_id: str) -> Control:
         if self.door == CLIENTS:
-            return Hello(limits.PROTOCOL_VERSION, "hostile", self.producer_id)
+            said = "", self._token
+            return Hello(limits.PROTOCOL_VERSION, "hostile", self.producer_id, *said)
+        if self._key_id:
+            nonce = self._chance.randbytes(32)
+            shown = "", list[str](), list[str](), self._key_id, nonce
+            return PeerHello(limits.PROTOCOL_VERSION, cluster_id, self.broker_id, *shown)
         addresses = self._chance.sample(ADDRESSES, 2)
         return PeerHello(
             limits.PROTOCOL_VERSION, cluster_id, self.broker_id, "hostile", addresses, addresses
@@ -147,6 +173,9 @@ class Hostile:
             case ("peers", "mirroring"):
                 self.mirroring = True
                 return [encode_control(Mirror(self.broker_id)), self.copied()]
+            case ("peers", "proven"):
+                proof = chance.randbytes(chance.choice([0, 31, 32, 32, 32, 33, 500]))
+                return [encode_control(PeerProof(proof, "hostile", [], []))]
             case (_, "leaving"):
                 return [encode_control(Goodbye("bye", []))]
             case _:
@@ -281,6 +310,7 @@ class Hostile:
         "bool": lambda self: self._chance.random() < 0.5,
         "name": _text,
         "text": _text,
+        "secret": _text,
         "topic or pattern": _topic,
         "brokerId": _broker,
         "bytes": lambda self: self._chance.randbytes(self._chance.choice([0, 1, 300, 20_000])),

@@ -49,7 +49,7 @@ class Node:
 
     @property
     def url(self) -> str:
-        return f"bus://{self.address}"
+        return f"{'bus+tls' if '--tls-cert' in self._options else 'bus'}://{self.address}"
 
     @property
     def is_running(self) -> bool:
@@ -121,6 +121,7 @@ class Cluster:
         self.nodes: list[Node] = []
         self._folder = folder
         self._options = options
+        self.tls_ca = options.get("tls_ca")
         folder.mkdir(exist_ok=True)
 
     def add(self, name: str) -> Node:
@@ -135,10 +136,13 @@ class Cluster:
 
     def url(self, *first: Node) -> str:
         """All nodes, these alone where some are named."""
-        return "bus://" + ",".join(node.address for node in first or self.nodes)
+        scheme = "bus+tls" if "tls_cert" in self._options else "bus"
+        return f"{scheme}://" + ",".join(node.address for node in first or self.nodes)
 
     async def status(self, node: Node) -> dict[str, Any]:
-        async with connect(node.url, name="status", deadline_s=PATIENCE_S) as bus:
+        async with connect(
+            node.url, name="status", deadline_s=PATIENCE_S, tls_ca=self.tls_ca
+        ) as bus:
             found: dict[str, Any] = json.loads((await bus.request("/$sys/status")).payload)
             return found
 

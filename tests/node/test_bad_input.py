@@ -10,8 +10,8 @@ import msgpack
 import pytest
 import trio
 
+from busnode.node import conversation, router, subscriptions
 from busnode.node import outgoing as outgoing_module
-from busnode.node import router, subscriptions
 from busnode.wire import limits
 from busnode.wire.control import (
     Dropped,
@@ -361,6 +361,32 @@ async def test_thousands_of_small_messages_in_one_packet_let_others_run(tmp_path
         with LoopWatch.over("5,000 bad topics"):
             await client.send(*(client.batch("/a/..") for n in range(5000)))
             await client.until(lambda e: len(e) == 5000)
+
+
+class _Turns(trio.abc.Instrument):
+    """How often sessions of clients were given a turn."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def after_task_step(self, task: trio.lowlevel.Task) -> None:
+        self.count += task.name.endswith("_serve_client")
+
+
+@pytest.mark.parametrize(("step_s_max", "least", "most"), [(-1.0, 20, 60), (3600.0, 1, 10)])
+async def test_what_takes_long_lets_others_run_however_few_messages_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step_s_max: float, least: int, most: int
+) -> None:
+    """With a limit that each message exceeds, and with one that none does."""
+    async with real_bus(tmp_path) as bus, bus.client() as client:
+        await client.barrier()
+        monkeypatch.setattr(conversation, "STEP_S_MAX", step_s_max)
+        turns = _Turns()
+        trio.lowlevel.add_instrument(turns)
+        await client.send(encode_control(Ping(1)) * 20)
+        await client.until(lambda events: len(events) == 20)
+        trio.lowlevel.remove_instrument(turns)
+        assert least <= turns.count <= most
 
 
 async def test_a_request_without_a_provider_and_with_a_bad_topic_is_answered(

@@ -69,6 +69,16 @@ SHAPES: dict[str, set[str]] = {
         "catch_up.bare_processor_s_per_gb",
         "catch_up.of_bare",
     },
+    "tls": {
+        "live.plain_received_per_s",
+        "live.tls_received_per_s",
+        "live.tls_of_plain",
+        "durable.tls_of_plain",
+        "replay.tls_gb_per_s",
+        "replay.tls_of_plain",
+        "request.tls_p50_us",
+        "request.tls_of_plain",
+    },
     "tasks": {
         "batched.tasks_per_s",
         "batched.processor_us_per_task.node",

@@ -59,7 +59,7 @@ def test_a_mirror_that_catches_up_tells_how_far_it_has_got() -> None:
             assert row["total_bytes"] > COUNT * len(PAYLOAD)
             each = row["total_bytes"] / row["total"]
             assert abs(row["behind_bytes"] - row["behind"] * each) < each
-            (flow,) = flows([answer_status(node, b'{"rows": 0}')])
+            (flow,) = flows([answer_status(node, b'{"rows": 0}', None)])
             shares.append(flow.share)
             told = await values(node)
             assert told['catchup_remaining_messages{kind="mirror"}'] == row["behind"]

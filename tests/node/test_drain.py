@@ -157,7 +157,7 @@ def test_who_does_not_answer_is_waited_for_only_so_long() -> None:
         async with trio.open_nursery() as nursery:
             bus = await nursery.start(leaver.run)
             async with bus.client() as client, bus.stranger() as stranger:
-                await bus.settled(lambda: len(bus.node.sessions) == 2)
+                await bus.settled(lambda: bus.node.doors.clients.half_open == 1)
                 began = trio.current_time()
                 leaver.leave.set()
                 (error,) = await stranger.ended()

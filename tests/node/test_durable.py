@@ -172,6 +172,32 @@ def test_saving_on_a_broken_disk_is_refused_and_the_next_incarnation_has_it() ->
     machine.run(main)
 
 
+def test_who_subscribes_while_nothing_can_be_written_is_kept_by_the_next_incarnation() -> None:
+    machine = SimulatedMachine(7)
+
+    async def main() -> None:
+        async with machine.bus() as bus, bus.client() as client:
+            await publish(client, "/a", numbered(1, 5))
+            await bus.committed()
+            before = bus.broker_id
+            machine.disk.arm(DiskFault.APPEND_ENOSPC, lambda path: path.endswith(".seg"))
+            machine.disk.arm(DiskFault.ENTRY_ENOSPC, count=1_000)
+            await client.subscribe("/a", "earliest", durable=NAME)
+            await client.messages(5)
+            await client.send(SavePosition(1, {before: {"/a": 5}}))
+            error = await client.refused()
+            assert (error.code, error.about) == ("UNAVAILABLE", 1)
+            machine.disk.disarm()
+            await bus.settled(lambda: bus.broker_id != before)
+            await bus.committed()
+            machine.disk.power_loss()
+        async with machine.bus() as bus, bus.client() as client:
+            answer = await client.subscribe("/a", "latest", durable=NAME)
+            assert answer.position == {before: {"/a": 5}}
+
+    machine.run(main)
+
+
 def test_the_newest_of_several_logs_counts_even_when_the_calendar_went_back() -> None:
     machine = SimulatedMachine(7)
 

@@ -65,7 +65,7 @@ def published(events: int) -> list[dict[str, Any]]:
                 await trio.sleep(11.0 / 15)
             await trio.sleep(30)
             nursery.cancel_scope.cancel()
-        kept = here.answer(b"")
+        kept = here.answer(b"", None)
         assert [row["number"] for row in kept["events"]] == [row["number"] for row in out][-1000:]
 
     simulate(0, main)
@@ -98,7 +98,7 @@ def test_telling_never_fails_and_publishing_that_does_is_no_event(
         here.tell(LINK_LOST, name="b")
         here.tell(LINK_LOST, name=Odd())
         here.publish()
-        assert [row["kind"] for row in here.answer(b"")["events"]] == [
+        assert [row["kind"] for row in here.answer(b"", None)["events"]] == [
             "link.lost",
             "log.poisoned",
         ], "one that is told while others are published is told once, and not for ever"
@@ -130,7 +130,7 @@ def test_a_question_that_makes_no_sense_is_refused(payload: bytes) -> None:
     async def main() -> None:
         here = Events(SimClock(), "a", BROKER, lambda topic, payload, utc_us: None)
         with pytest.raises(Refused):
-            here.answer(payload)
+            here.answer(payload, None)
 
     simulate(0, main)
 
@@ -140,11 +140,11 @@ def test_they_come_in_pages() -> None:
         here = Events(SimClock(), "a", BROKER, lambda topic, payload, utc_us: None)
         for number in range(15):
             here.tell(LINK_LOST, name=number)
-        first = here.answer(b'{"limit": 10}')
+        first = here.answer(b'{"limit": 10}', None)
         assert ([row["number"] for row in first["events"]], first["next"]) == (
             list(range(1, 11)), 10,
         )  # fmt: skip
-        rest = here.answer(b'{"after": 10}')
+        rest = here.answer(b'{"after": 10}', None)
         assert ([row["number"] for row in rest["events"]], rest["next"]) == (
             list(range(11, 16)), None,
         )  # fmt: skip
@@ -266,13 +266,13 @@ async def test_a_client_that_is_turned_away_is_an_event(tmp_path: Path) -> None:
     async with real_bus(tmp_path, clients_max=1) as bus, bus.client():
         async with bus.stranger() as one_too_many:
             await one_too_many.ended()
-        kept = bus.node.events.answer(b"")["events"]
+        kept = bus.node.events.answer(b"", None)["events"]
         (refused,) = (row for row in kept if row["kind"] == "client.refused")
         assert "this node takes no more" in refused["text"]
 
 
 def kinds_of(node: RunningNode) -> list[str]:
-    return [row["kind"] for row in node.events.answer(b"")["events"]]
+    return [row["kind"] for row in node.events.answer(b"", None)["events"]]
 
 
 def test_a_disk_that_fails_is_told_with_what_follows_from_it() -> None:
@@ -287,7 +287,7 @@ def test_a_disk_that_fails_is_told_with_what_follows_from_it() -> None:
             await client.publish("/a")
             await client.refused()
             await bus.settled(lambda: bus.broker_id != before)
-            rows = {row["kind"]: row for row in bus.node.events.answer(b"")["events"]}
+            rows = {row["kind"]: row for row in bus.node.events.answer(b"", None)["events"]}
             assert [kind for kind in rows if kind != "node.ready"] == [
                 "log.poisoned", "incarnation.begun",
             ]  # fmt: skip
@@ -328,7 +328,7 @@ def test_a_consumer_of_another_nodes_log_that_is_too_slow_is_moved_back_and_that
             for _ in range(60):
                 await out.publish("/t", bytes(1_000_000), persistent=True)
             await cluster.until(lambda: "consumer.slow" in kinds_of(cluster["b"].node), "an event")
-            rows = cluster["b"].node.events.answer(b"")["events"]
+            rows = cluster["b"].node.events.answer(b"", None)["events"]
             (slow,) = (row for row in rows if row["kind"] == "consumer.slow")
             assert slow["text"].endswith("(idler) is too slow for /t: moved back to replay")
             with trio.fail_after(60):

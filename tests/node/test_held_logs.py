@@ -66,12 +66,14 @@ async def test_logs_that_are_named_are_told_and_others_are_not(tmp_path: Path) -
 async def test_a_question_that_makes_no_sense_is_refused(tmp_path: Path, payload: bytes) -> None:
     async with real_bus(tmp_path) as bus:
         with pytest.raises(Exception, match="expected") as refused:
-            answer_logs(bus.node, payload)
+            answer_logs(bus.node, payload, None)
         assert type(refused.value).__name__ == "Refused"
 
 
 def told(cluster: SimulatedCluster, *names: str) -> dict[str, list[dict[str, Any]]]:
-    return {name: answer_logs(cluster[name].node, b'{"pattern": "/t"}')["logs"] for name in names}
+    return {
+        name: answer_logs(cluster[name].node, b'{"pattern": "/t"}', None)["logs"] for name in names
+    }
 
 
 def test_holders_are_known_while_an_origin_lives_and_after_it() -> None:

@@ -1,5 +1,6 @@
 """Damage in a node's logs is mended from other copies, in the simulator."""
 
+import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 
@@ -7,6 +8,7 @@ import pytest
 import trio
 
 from busnode.client import Bus, Gap
+from busnode.node.peers import EXPECTED_S
 from busnode.replication.mending import HoleKey
 from busnode.segments.log import FileLog
 from busnode.segments.segment import index_path
@@ -135,6 +137,7 @@ def test_what_is_damaged_in_every_copy_is_a_gap_that_names_it(seed: int) -> None
             assert [(gap.broker_id, gap.topic, gap.first, gap.last) for gap in gaps] == [
                 (*log_id, 11, 11)
             ]
+            assert re.match(r"\d{8}-\d{20}\.seg at byte \d+: ", gaps[0].reason), gaps[0].reason
         await cluster.until(lambda: damage(cluster["a"]) == [(11, 11)], "the other one mended")
 
 
@@ -152,6 +155,64 @@ def test_a_hole_is_no_gap_while_the_link_to_who_has_it_is_made_anew() -> None:
                 await trio.sleep(1.0)
                 cluster.network.heal("a", mirror)
                 assert numbers(await take(messages, 14)) == list(range(6, 20))
+
+
+def test_what_another_node_lacks_is_no_gap_while_the_link_to_who_has_it_is_made_anew() -> None:
+    @on_cluster(1, "a", "b", "c")
+    async def _(cluster: SimulatedCluster) -> None:
+        log_id = await filled(cluster, 20)
+        mirror = mirror_of(cluster, "a").name
+        (home,) = {"b", "c"} - {mirror}
+        flip(cluster["a"], log_id, 7)
+        async with staying(cluster, home, "reader") as consumer:
+            cluster.network.partition("a", mirror)  # or it would mend its own
+            cluster.network.partition(home, mirror)
+            await cluster.until(lambda: mirror not in cluster[home].linked, "a link that is lost")
+            async with consumer.subscribe("/t", start="earliest", on_gap="raise") as messages:
+                assert numbers(await take(messages, 6)) == list(range(6))
+                await trio.sleep(1.0)
+                assert len(cluster[home].node.peers.open_gaps) == 1
+                cluster.network.heal(home, mirror)
+                assert numbers(await take(messages, 14)) == list(range(6, 20))
+
+
+def test_what_nobody_has_who_comes_back_in_time_is_a_gap() -> None:
+    @on_cluster(1, "a", "b", "c")
+    async def _(cluster: SimulatedCluster) -> None:
+        log_id = await filled(cluster, 20)
+        mirror = mirror_of(cluster, "a").name
+        (home,) = {"b", "c"} - {mirror}
+        flip(cluster["a"], log_id, 7)
+        gaps: list[Gap] = []
+        async with staying(cluster, home, "reader") as consumer:
+            await cluster[mirror].kill()
+            await cluster.until(lambda: mirror not in cluster[home].linked, "a link that is lost")
+            began = trio.current_time()
+            async with consumer.subscribe("/t", start="earliest", on_gap=gaps.append) as messages:
+                assert len(await take(messages, 19)) == 19
+        assert [(gap.first, gap.last) for gap in gaps] == [(7, 7)]
+        assert trio.current_time() - began < 2 * EXPECTED_S
+        peers = cluster[home].node.peers
+        await cluster.until(lambda: not len(peers.open_gaps), "nothing that is left behind")
+
+
+@pytest.mark.parametrize("offset", [*range(8), 8, 24, 32, 40, 48, 50, 52, 54, 56, 64, 72])
+def test_a_bit_that_flips_in_any_field_of_a_header_is_found_and_mended(offset: int) -> None:
+    @on_cluster(0, "a", "b", "c")
+    async def _(cluster: SimulatedCluster) -> None:
+        log_id = await filled(cluster, 20)
+        (home,) = {"b", "c"} - {mirror_of(cluster, "a").name}
+        log = cluster["a"].node.store.get(log_id)
+        assert log is not None
+        found = log.reader(6).next_range(1)
+        assert isinstance(found, Range)
+        cluster["a"].disk.flip_bit(found.file.path, found.offset + offset, 2)
+        async with (
+            staying(cluster, home, "reader") as consumer,
+            consumer.subscribe("/t", start="earliest", on_gap="raise") as messages,
+        ):
+            assert numbers(await take(messages, 20)) == list(range(20))
+        await cluster.until(lambda: not damage(cluster["a"]), "a whole disk")
 
 
 def test_a_hole_that_nobody_had_is_filled_when_somebody_comes_who_has_it() -> None:
@@ -287,7 +348,7 @@ def test_complaints_without_a_cause_change_nothing() -> None:
             await client.send(Damaged(log_id.broker_id, log_id.topic, 3, 9))
             await cluster.until(lambda: mending.examined == 1, "a look")
         for number in range(500):
-            cluster["a"].node.damaged(Damaged(log_id.broker_id, f"/none/{number}", 1, 2))
+            cluster["a"].node.peers.damaged(Damaged(log_id.broker_id, f"/none/{number}", 1, 2))
         await trio.sleep(1)
         assert damage(cluster["a"]) == []
         assert mending.mended == 0

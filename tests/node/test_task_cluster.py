@@ -7,6 +7,7 @@ import trio
 
 from busnode.client import Bus, Queue, Task
 from busnode.node.task_queues import TaskQueues
+from busnode.tasks.claims import GONE_AFTER_S
 from busnode.tasks.statistics import Statistics
 
 from .simulated_cluster import SimulatedCluster, on_cluster
@@ -259,3 +260,40 @@ def test_what_an_heir_has_finished_stays_finished_when_its_heir_has_older_copies
         assert ready("b") == 10
         await do(10, "b")
         assert set(done.values()) == {1}
+
+
+@SEEDS
+def test_an_heir_with_an_old_copy_waits_for_who_has_a_longer_one(seed: int) -> None:
+    @on_cluster(seed, "a", "b", "c")
+    async def _(cluster: SimulatedCluster) -> None:
+        await mirrored(cluster, "a")
+        [stream] = cluster["a"].node.mirroring.streams.values()
+        old, new = (cluster[name] for name in ("bc" if stream.link.name == "b" else "cb"))
+        async with cluster.client("a", name="p") as producer:
+            await enqueue(producer, range(40))
+        work = Work()
+        async with cluster.client("a", name="w") as worker:
+            queue = worker.queue(QUEUE)
+            await queue.complete(await some(queue, 10))
+            await old.kill()
+            await mirrored(cluster, "a")  # at the other one
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(work.on, worker, "w")
+                await cluster.until(lambda: len(work.done) == 30, "all that is left")
+                nursery.cancel_scope.cancel()
+        await old.start()
+        await cluster.meshed()
+        await cluster.until(
+            lambda: (
+                old.node.peers.longest_copies(cluster["a"].node.broker_id)[0] != old.node.broker_id
+            ),
+            "word of who holds how much",
+        )
+        await new.kill()
+        await cluster["a"].kill()
+        await trio.sleep(3 * GONE_AFTER_S)
+        assert QUEUE not in old.node.task_queues.owned, "it knows that more was done"
+        await cluster["a"].start()
+        await trio.sleep(3 * GONE_AFTER_S)
+        everywhere = [cluster["a"].node.task_queues, old.node.task_queues]
+        assert sum(statistics(each).ready for each in everywhere if QUEUE in each.owned) == 0

@@ -36,7 +36,7 @@ def test_what_a_queue_still_has_to_say_is_not_said_in_the_log_of_a_later_incarna
             later = BrokerId(b"l" * 16)
             bus.node.publishing.begin(later)  # a moment later the queues hear of it
             queue.snapshot()
-            assert queue.lost
+            await bus.settled(lambda: queue.lost)
             logs = {log.log_id for log in bus.node.store.logs()}
             assert LogId(later, Topic(JOURNAL + QUEUE)) not in logs
 

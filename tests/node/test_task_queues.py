@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 import trio
 
+from busnode.node.task_queue import JOURNAL
 from busnode.wire.batches import Columns, encode_columns
 from busnode.wire.control import Error, TaskDone, TaskPoll, Tasks, TaskSettled
 from busnode.wire.frames import FrameType
-from busnode.wire.ids import BrokerId
+from busnode.wire.ids import BrokerId, LogId, Topic
 
 from .raw_client import LIVE, Bus, RawClient, SimulatedMachine
 
@@ -98,6 +99,94 @@ def test_a_task_is_given_out_with_a_lease_and_is_gone_when_it_is_completed() -> 
         assert (settled.level, settled.refused) == ("local", [])
         statistics = bus.node.task_queues.owned[QUEUE].machine.statistics()
         assert (statistics.completed_total, statistics.ready, statistics.leased) == (2, 0, 0)
+
+    on_a_node(main)
+
+
+def test_the_next_task_comes_with_the_answer_to_the_last_where_that_was_asked_for() -> None:
+    async def main(bus: Bus, client: RawClient) -> None:
+        worker = Worker(client)
+        await enqueue(client, *numbered(range(5)))
+        tasks = await worker.poll(1)
+        for number in range(2, 5):
+            numbers, fences = tasks.numbers, tasks.fences
+            await client.send(
+                TaskDone(
+                    number, tasks.owner, QUEUE, "complete", numbers, fences, "", 0.0, 0,
+                    worker.poll_no, 1,
+                )
+            )  # fmt: skip
+            settled, following = await client.until(lambda events: len(events) == 2)
+            assert isinstance(settled, TaskSettled)
+            assert isinstance(following, Tasks)
+            tasks = following
+            assert (settled.done, settled.refused, tasks.numbers) == (number, [], [number])
+        assert await client.barrier() == []
+        statistics = bus.node.task_queues.owned[QUEUE].machine.statistics()
+        assert (statistics.completed_total, statistics.ready, statistics.leased) == (3, 1, 1)
+
+    on_a_node(main)
+
+
+@pytest.mark.parametrize("poll_no", [0, 99])
+def test_a_poll_that_nobody_knows_gets_nothing_with_an_answer(poll_no: int) -> None:
+    async def main(bus: Bus, client: RawClient) -> None:
+        worker = Worker(client)
+        await enqueue(client, *numbered(range(3)))
+        tasks = await worker.poll(1)
+        numbers, fences = tasks.numbers, tasks.fences
+        await client.send(
+            TaskDone(7, tasks.owner, QUEUE, "complete", numbers, fences, "", 0.0, 0, poll_no, 1)
+        )
+        settled = await client.expect(TaskSettled, lambda settled: settled.done == 7)
+        assert settled.refused == []
+        assert await client.barrier() == []
+        assert bus.node.task_queues.owned[QUEUE].machine.statistics().leased == 0
+
+    on_a_node(main)
+
+
+def test_a_poll_of_another_queue_gets_nothing_with_an_answer() -> None:
+    """Whether a client may work on a queue is asked for the one that its word is about."""
+
+    async def main(bus: Bus, client: RawClient) -> None:
+        worker = Worker(client)
+        await enqueue(client, *numbered(range(3)))
+        tasks = await worker.poll(1)
+        await client.send(TaskPoll(2, "others", 1, 20.0, 0, ""))
+        await client.send(client.batch("/$task/others", [b"first"]))
+        assert (await client.expect(Tasks, lambda tasks: tasks.poll == 2)).payloads == [b"first"]
+        await client.send(client.batch("/$task/others", [b"second"]))
+        await client.acked(2)
+        numbers, fences = tasks.numbers, tasks.fences
+        await client.send(
+            TaskDone(7, tasks.owner, QUEUE, "complete", numbers, fences, "", 0.0, 0, 2, 1)
+        )
+        await client.expect(TaskSettled, lambda settled: settled.done == 7)
+        assert await client.barrier() == []
+        assert bus.node.task_queues.owned["others"].machine.statistics().ready == 1
+
+    on_a_node(main)
+
+
+def test_words_that_come_while_the_disk_is_busy_are_one_batch_of_the_journal() -> None:
+    async def main(bus: Bus, client: RawClient) -> None:
+        worker = Worker(client)
+        await enqueue(client, *numbered(range(20)))
+        tasks = await worker.poll(20)
+        journal = bus.node.store.get(LogId(bus.broker_id, Topic(JOURNAL + QUEUE)))
+        assert journal is not None
+        before, commits = journal.committed_no, bus.node.committer.commits
+        words = [
+            TaskDone(done, tasks.owner, QUEUE, "complete", [number], [fence], "", 0.0, 0)
+            for done, (number, fence) in enumerate(zip(tasks.numbers, tasks.fences, strict=True))
+        ]
+        await client.send(*words)
+        answers = await client.until(lambda events: len(events) == 20)
+        told = [each.done for each in answers if isinstance(each, TaskSettled)]
+        assert sorted(told) == [*range(20)]
+        assert journal.committed_no - before == 20
+        assert bus.node.committer.commits - commits <= 2
 
     on_a_node(main)
 

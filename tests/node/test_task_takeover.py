@@ -1,11 +1,13 @@
 """Tasks outlive their node: its next incarnation goes on with them, or the node that mirrors it."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
 import pytest
 import trio
 
+from busnode.node.task_takeover import Takeover
+from busnode.tasks.ranges import Numbers
 from busnode.wire.control import Tasks
 
 from .raw_client import Bus, SimulatedMachine
@@ -92,5 +94,36 @@ def test_a_restart_in_the_middle_of_a_restart_loses_nothing_and_doubles_nothing(
             await trio.sleep(1)
             statistics = bus.node.task_queues.owned[QUEUE].machine.statistics()
             assert (statistics.ready, statistics.leased, statistics.completed_total) == (0, 0, 3000)
+
+    machine.run(main)
+
+
+def test_a_log_that_grows_after_it_was_taken_over_is_taken_over_again_and_nothing_twice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As when the end of it, which this disk has lost, comes back from a mirror."""
+    machine = SimulatedMachine(1)
+    taken: list[int] = []
+    run = Takeover.run
+
+    async def noted(self: Takeover, but: Mapping[str, Numbers]) -> None:
+        await run(self, but)
+        taken.append(self.count)
+
+    async def main() -> None:
+        async with bus_that_dies(machine, True) as bus, bus.client(7) as client:
+            origin = bus.broker_id
+            await enqueue(client, *numbered(range(10)))
+        monkeypatch.setattr(Takeover, "run", noted)
+        async with machine.bus() as bus, bus.client(7) as client:
+            claims = bus.node.task_claims
+            await bus.settled(lambda: claims._reached.get(origin) == 10)
+            await trio.sleep(5)
+            assert taken == [10], "once, while nothing comes"
+            claims._reached[origin] = 9  # as if the last one had come now
+            await bus.settled(lambda: claims._reached.get(origin) == 10)
+            assert taken == [10, 0]
+            found = await drained(Worker(client), 10)
+            assert sorted(found, key=int) == numbered(range(10))
 
     machine.run(main)

@@ -29,7 +29,7 @@ def test_a_run_without_end_is_ended_and_does_not_pass(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.sim
-@pytest.mark.parametrize("seed", [4, 6, 10, 26, 29, 30, 59, 249])
+@pytest.mark.parametrize("seed", [4, 6, 10, 26, 29, 30, 59, 249, 1012, 1024])
 def test_tasks_are_kept_by_nodes_that_take_them_over_again_and_again(seed: int) -> None:
     outcome = run_seed(seed, TASKS)
     assert not outcome.violations, "\n".join(map(str, outcome.violations))

@@ -9,6 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from busnode.tasks.claims import (
     CLAIMS_MAX,
     GONE_AFTER_S,
+    OLD_COPY_TIMES,
     OWN_AFTER_S,
     Action,
     CancelClaim,
@@ -63,6 +64,26 @@ def test_a_claim_that_is_heard_before_its_origin_is_missed_counts_when_it_is() -
     claims.handle(WriterGone(DEAD, 10.0))
     assert claims.resolve(DEAD) == OTHER
     assert claims.handle(Ticked(10.0 + GONE_AFTER_S)) == []
+
+
+def test_an_heir_that_knows_of_a_longer_copy_waits_for_it_and_not_for_ever() -> None:
+    claims = started()
+    claims.handle(WriterSeen(DEAD))
+    claims.handle(WriterGone(DEAD, 10.0))
+    claims.handle(Holds(DEAD, [ME], more_away=True))
+    assert claims.handle(Ticked(10.0 + GONE_AFTER_S)) == []
+    assert claims.handle(Ticked(10.0 + OLD_COPY_TIMES * GONE_AFTER_S - 0.1)) == []
+    assert claims.handle(Ticked(10.0 + OLD_COPY_TIMES * GONE_AFTER_S)) == [Claim(DEAD)]
+
+
+def test_an_heir_waits_no_longer_when_the_longer_copy_is_there() -> None:
+    claims = started()
+    claims.handle(WriterSeen(DEAD))
+    claims.handle(WriterGone(DEAD, 10.0))
+    claims.handle(Holds(DEAD, [ME], more_away=True))
+    assert claims.handle(Ticked(10.0 + GONE_AFTER_S)) == []
+    claims.handle(Holds(DEAD, [ME, OTHER]))
+    assert claims.handle(Ticked(11.0 + GONE_AFTER_S)) == [Claim(DEAD)]
 
 
 def test_a_claim_of_one_who_is_alive_is_void_when_it_denies_it() -> None:

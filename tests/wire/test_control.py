@@ -215,6 +215,7 @@ FITS: dict[str, set[str]] = {
     "text": TEXTS | {
         "too long for a name", "the longest topic", "too long for a topic", "the longest text",
     },
+    "secret": TEXTS | {"too long for a name", "the longest topic", "too long for a topic"},
     "topic or pattern": TEXTS | {"too long for a name", "the longest topic"},
     "brokerId": {"sixteen bytes"},
     "bytes": {

@@ -14,6 +14,7 @@ from busnode.wire.topics import (
     TOPIC_BYTES_MAX,
     check_pattern,
     check_topic,
+    covers,
     decode_topic,
     is_pattern,
     is_system,
@@ -239,7 +240,7 @@ def test_only_the_first_level_makes_a_system_topic() -> None:
     assert not is_system(check_topic("/a/$sys"))
 
 
-def test_two_patterns_overlap_exactly_if_some_topic_matches_both() -> None:
+def test_patterns_overlap_and_cover_exactly_as_the_topics_say_that_they_match() -> None:
     names = ["a", "b", "$s"]
     topics = [
         Topic("/" + "/".join(levels))
@@ -257,6 +258,7 @@ def test_two_patterns_overlap_exactly_if_some_topic_matches_both() -> None:
     }
     for a, b in itertools.product(patterns, repeat=2):
         assert overlaps(a, b) is bool(reached[a] & reached[b]), (a, b)
+        assert covers(a, b) is (reached[a] >= reached[b]), (a, b)
 
 
 def test_patterns_whose_common_topics_are_all_too_long_do_not_overlap() -> None:

@@ -1,6 +1,9 @@
-"""The contract of `Network`: for real sockets, for those that can be cut, and simulated."""
+"""The contract of `Network`: for real sockets, plain and in TLS, for those that can be cut, and
+simulated."""
 
 import errno
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,9 +14,12 @@ import trio.testing
 from busnode.testing.cut_network import Cables, CutNetwork
 from busnode.testing.sim import SimDisk, SimNetwork
 from busnode.world.files import Files
-from busnode.world.network import Address, Listener, Network, Stream
+from busnode.world.network import Address, Listener, Network, Stream, Tls
 from busnode.world.real_files import RealFiles
 from busnode.world.real_network import RealNetwork
+from busnode.world.real_tls_stream import TlsStream
+from busnode.world.tls import Demand
+from tests.certificates import Authority
 
 
 @dataclass(frozen=True)
@@ -36,6 +42,8 @@ class Ground:
         near = await self.dialling.dial(listener.address)
         far = await listener.accept()
         listener.close()
+        if isinstance(near, TlsStream):  # whatever is sent before the handshake has to wait for it
+            await trade(near, far)
         return near, far
 
     def write(self, name: str, data: bytes) -> str:
@@ -45,8 +53,39 @@ class Ground:
         return file.path
 
 
-@pytest.fixture(params=["real", "cut", "simulated"])
+class InTls(RealNetwork):
+    """Everything in TLS, both sides with a certificate."""
+
+    def __init__(self, folder: Path) -> None:
+        authority = Authority(folder)
+        node = authority.node()
+        self._listening = self.tls(authority.listening(node, Demand.NODE))
+        self._dialling = self.tls(authority.dialling(node))
+
+    async def dial(self, address: Address, tls: Tls | None = None) -> Stream:
+        return await super().dial(address, tls or self._dialling)
+
+    async def listen(self, address: Address, tls: Tls | None = None) -> Listener:
+        return await super().listen(address, tls or self._listening)
+
+
+async def trade(near: Stream, far: Stream) -> None:
+    """A byte for a byte: then both know each other."""
+
+    async def take(stream: Stream) -> None:
+        assert await receive(stream) == b"."
+
+    async with trio.open_nursery() as nursery:
+        for stream in (near, far):
+            assert stream.send(b".") == 1
+            nursery.start_soon(take, stream)
+
+
+@pytest.fixture(params=["real", "tls", "cut", "simulated"])
 def ground(request: pytest.FixtureRequest, tmp_path: Path) -> Ground:
+    if request.param == "tls":
+        private = InTls(tmp_path / "certificates")
+        return Ground(private, private, "127.0.0.1", "192.0.2.1", RealFiles(), str(tmp_path))
     if request.param == "real":
         network = RealNetwork()
         return Ground(network, network, "127.0.0.1", "192.0.2.1", RealFiles(), str(tmp_path))
@@ -67,6 +106,16 @@ async def receive(stream: Stream) -> bytes:
         if count is not None:
             return bytes(view[:count])
         await stream.wait_readable()
+
+
+@asynccontextmanager
+async def attended(*streams: Stream) -> AsyncIterator[None]:
+    """Somebody reads there meanwhile, as somebody always does: a handshake needs both sides."""
+    async with trio.open_nursery() as nursery:
+        for stream in streams:
+            nursery.start_soon(receive, stream)
+        yield
+        nursery.cancel_scope.cancel()
 
 
 async def receive_exactly(stream: Stream, count: int) -> bytes:
@@ -92,10 +141,14 @@ def close(*ends: Stream | Listener) -> None:
         end.close()
 
 
+OFFERED = bytes(65536)
+"""What is not taken has to be offered again."""
+
+
 def fill(stream: Stream) -> int:
     """Send until no more is taken."""
     total = 0
-    while count := stream.send(bytes(65536)):
+    while count := stream.send(OFFERED):
         total += count
     return total
 
@@ -165,7 +218,7 @@ async def test_what_was_sent_before_closing_still_arrives(ground: Ground) -> Non
 async def test_no_more_is_taken_when_the_other_side_does_not_read(ground: Ground) -> None:
     near, far = await ground.connect()
     total = fill(near)
-    assert near.send(b"x") == 0
+    assert near.send(OFFERED) == 0
     waited = trio.Event()
 
     async def wait() -> None:
@@ -182,7 +235,7 @@ async def test_no_more_is_taken_when_the_other_side_does_not_read(ground: Ground
         while received < total:
             received += len(await receive(far))
     assert waited.is_set()
-    assert near.send(b"x") == 1
+    assert near.send(OFFERED) > 0
     close(near, far)
 
 
@@ -246,7 +299,8 @@ async def test_connections_wait_to_be_accepted(ground: Ground) -> None:
     for number, stream in enumerate(near):
         stream.send(bytes([number]))
     far = [await listener.accept() for _ in near]
-    assert sorted([await receive(stream) for stream in far]) == [bytes([n]) for n in range(20)]
+    async with attended(*near):
+        assert sorted([await receive(stream) for stream in far]) == [bytes([n]) for n in range(20)]
     close(listener, *near, *far)
 
 
@@ -259,7 +313,8 @@ async def test_a_cancelled_accept_loses_no_connection(ground: Ground) -> None:
         await listener.accept()
     assert scope.cancelled_caught
     far = await listener.accept()
-    assert await receive_exactly(far, 5) == b"hello"
+    async with attended(near):
+        assert await receive_exactly(far, 5) == b"hello"
     close(listener, near, far)
 
 
