@@ -9,12 +9,11 @@ from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark import TaskContext
-from pyspark.sql.types import StructType
 
 from busnode.pipeline.archive_files import ArchivedFile, write_range
 from busnode.pipeline.archive_runs import Archive
 from busnode.pipeline.batch import open_logs
-from busnode.pipeline.columns import TABLE, arrow_schema
+from busnode.pipeline.columns import ARCHIVED, arrow_schema
 from busnode.pipeline.directories import Directories
 from busnode.pipeline.logs import Cursors, LogRange, Logs
 from busnode.pipeline.options import SourceOptions
@@ -30,9 +29,6 @@ if TYPE_CHECKING:
 CLOSED_S: Final = 3 * 3600.0
 """A log's last segment counts as closed when nothing was written to it for so long: as long as a
 node appends to one at most, unless it was told otherwise."""
-
-ARCHIVED: Final = [name for name in TABLE.names if name != "holder"]
-"""Which of a node's copies a message was read from is nothing that history needs."""
 
 FILES: Final = ", ".join(
     f"{each.name} {'bigint' if each.type in (int, 'int') else 'string'}"
@@ -152,7 +148,7 @@ def closed_ends(logs: Logs, now_us: int) -> dict[LogId, int]:
 
 def written_files(ranges: "DataFrame", directory: str, *, tolerant: bool) -> "DataFrame":
     """Write each range as files below a folder; a row for each file that was made and verified."""
-    schema = arrow_schema(StructType([TABLE[name] for name in ARCHIVED]))
+    schema = arrow_schema(ARCHIVED)
 
     def write(place: int, piece: tuple[Logs, LogRange]) -> list[dict[str, Any]]:
         task = TaskContext.get()

@@ -32,7 +32,7 @@ DAY_US: Final = 24 * 3600 * 1_000_000
 LAST_DAY: Final = (datetime(9999, 12, 31) - datetime(1970, 1, 1)).days
 
 COMPRESSION: Final = "zstd"
-DICTIONARIES: Final = ["broker_id", "topic", "id", "producer_id", "producer_seq"]
+DICTIONARIES: Final = ["broker_id", "topic", "id", "producer_id", "producer_seq", "flags"]
 """Columns whose values come again and again. Payloads seldom do, and to find that out costs more
 than all the rest."""
 

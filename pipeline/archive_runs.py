@@ -26,7 +26,8 @@ RUN: Final = "run="
 MAKING: Final = "_run"
 MANIFEST: Final = "_manifest.json"
 MANIFEST_BYTES_MAX: Final = 1024 * 1024 * 1024
-VERSION: Final = 1
+VERSION: Final = 2
+"""Of what is in files and manifests. What 1 wrote lacked the flags of messages; no release did."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,8 @@ class Archive:
         path = f"{directory}/{MANIFEST}"
         try:
             told: dict[str, Any] = json.loads(read_whole(self._files, path, MANIFEST_BYTES_MAX))
+            if told["version"] != VERSION:
+                raise ValueError(f"it has version {told['version']!r:.40}, expected {VERSION}")
             files = tuple(ArchivedFile(**each) for each in told["files"])
             ends = {
                 LogId(BrokerId(bytes.fromhex(broker_id)), Topic(topic)): int(last_no)

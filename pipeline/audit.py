@@ -28,7 +28,8 @@ REPEAT: Final = "repeat"
 SHORT: Final = "short"
 """Numbers that another copy has before or behind all of this one: expired, or not caught up."""
 DIFFERENT: Final = "different"
-"""Another message than the same number has in the best copy."""
+"""Another message than the same number has at its origin, or where that is not known in the best
+copy."""
 
 
 def copy_extents(headers: "DataFrame") -> "DataFrame":
@@ -56,12 +57,16 @@ def suspects(extents: "DataFrame") -> "DataFrame":
     )
 
 
-def findings(messages: "DataFrame", logs: "DataFrame | None" = None) -> "DataFrame":
+def findings(
+    messages: "DataFrame", logs: "DataFrame | None" = None, origins: "DataFrame | None" = None
+) -> "DataFrame":
     """Stage two: what is wrong, as ranges. `messages` are all copies, with all columns; of `logs`
-    alone, or of all logs where none are named.
+    alone, or of all logs where none are named. `origins` tells who has written them, as far as that
+    is known: broker_id, origin.
 
-    A copy is compared with the best one of its log: the longest, and of several the first by name.
-    All is read once, and compared in windows of what was read.
+    A message is compared with that of the origin. Where that one has none under the number, or is
+    not known, it is compared with that of the longest copy which has, and of several of these with
+    the first by name. All is read once, and compared in windows of what was read.
     """
     if logs is not None:
         messages = messages.join(f.broadcast(logs), list(LOG), "left_semi")
@@ -71,7 +76,14 @@ def findings(messages: "DataFrame", logs: "DataFrame | None" = None) -> "DataFra
     numbers = messages.groupBy(*COPY, "msg_no").agg(
         f.count("*").alias("times"), f.min(content).alias("content")
     )
-    return merged(numbers_compared(numbers).select(*COPY, f.explode(_found()).alias("found")))
+    nobody = f.lit(None).cast("string").alias("origin")
+    known = (
+        numbers.select("*", nobody)
+        if origins is None
+        else numbers.join(f.broadcast(origins), "broker_id", "left")
+    )
+    found = numbers_compared(known).select(*COPY, "origin", f.explode(_found()).alias("found"))
+    return merged(found)
 
 
 def numbers_compared(numbers: "DataFrame") -> "DataFrame":
@@ -87,15 +99,11 @@ def numbers_compared(numbers: "DataFrame") -> "DataFrame":
             "held": f.count("*").over(copy),
         }
     )
-    best = f.max_by("holder", f.struct("held", _backwards("holder")))
     whole = extents.withColumns(
-        {
-            "best": best.over(log),
-            "log_first_no": f.min("msg_no").over(log),
-            "log_last_no": f.max("msg_no").over(log),
-        }
+        {"log_first_no": f.min("msg_no").over(log), "log_last_no": f.max("msg_no").over(log)}
     )
-    truth = f.max(f.when(f.col("holder") == f.col("best"), f.col("content")))
+    is_origin = f.coalesce(f.col("holder") == f.col("origin"), f.lit(False))
+    truth = f.max_by("content", f.struct(is_origin, "held", _backwards("holder")))
     return whole.withColumn("truth", truth.over(Window.partitionBy(*LOG, "msg_no")))
 
 
@@ -128,13 +136,13 @@ def merged(found: "DataFrame") -> "DataFrame":
     """Ranges of the same kind that follow on each other as one."""
     from pyspark.sql import Window  # noqa: PLC0415 - it asks for a running Spark
 
-    rows = found.select(*COPY, "found.*")
+    rows = found.select(*COPY, "origin", "found.*")
     place = Window.partitionBy(*COPY, "what").orderBy("first_no")
     apart = f.col("first_no") > f.coalesce(f.lag("last_no").over(place), f.lit(-1)) + 1
     islands = rows.withColumn("apart", apart.cast("int"))
     islands = islands.withColumn("island", f.sum("apart").over(place))
     return (
-        islands.groupBy(*COPY, "what", "island")
+        islands.groupBy(*COPY, "origin", "what", "island")
         .agg(f.min("first_no").alias("first_no"), f.max("last_no").alias("last_no"))
         .drop("island")
         .orderBy(*COPY, "first_no")

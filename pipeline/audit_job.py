@@ -4,6 +4,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from busnode.pipeline.audit import EXTENT_COLUMNS, LOG, copy_extents, findings, suspects
+from busnode.pipeline.origins import origins, origins_frame
 from busnode.pipeline.sources import Source
 
 if TYPE_CHECKING:
@@ -37,10 +38,13 @@ def audit(spark: "SparkSession", source: Source, topics: str, *, deep: bool = Fa
     if named:
         copies = source.load(spark, topics, copies="all", failOnDataLoss="false")
         names: Any = chosen
-        found = [row.asDict() for row in findings(copies, names).collect()]
+        told: Any = origins_frame(spark, source.names)
+        found = [row.asDict() for row in findings(copies, names, told).collect()]
     kept.unpersist()
+    written_by = origins(source.names)
     for row in rows:
         row.pop("mark", None)
+        row["origin"] = written_by.get(row["broker_id"])
     return Audited(
         len({(row["broker_id"], row["topic"]) for row in rows}),
         len(rows),

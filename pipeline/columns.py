@@ -31,15 +31,24 @@ TABLE: Final = StructType(
     ]
 )
 
+FLAGS: Final = StructField("flags", LongType())
+"""Of the batch that a message was in, as docs/protocol.md has them: also its scope. Only who names
+the column gets it."""
+
+ARCHIVED: Final = StructType([*(each for each in TABLE if each.name != "holder"), FLAGS])
+"""What a message is. Whose copy it was read from is nothing that history needs."""
+
+_KNOWN: Final = StructType([*TABLE, FLAGS])
+
 
 def arrow_schema(asked: StructType) -> Schema:
     """What Spark expects of the columns that were asked for; BadOption for one that is none."""
     for column in asked.fields:
-        if column.name not in TABLE.names:
+        if column.name not in _KNOWN.names:
             raise BadOption(
-                f"schema: there is no column {column.name!r}; there are {', '.join(TABLE.names)}"
+                f"schema: there is no column {column.name!r}; there are {', '.join(_KNOWN.names)}"
             )
-        kind: Any = TABLE[column.name].dataType
+        kind: Any = _KNOWN[column.name].dataType
         if column.dataType != kind:
             raise BadOption(
                 f"schema: column {column.name!r} is {kind.simpleString()}, "

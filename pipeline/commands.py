@@ -6,7 +6,14 @@ from busnode.pipeline.commands_history import archive, restore
 from busnode.pipeline.commands_measures import audit, health, report, tasks, traffic
 
 
-@click.group()
+class _Group(click.Group):
+    """Shows its help when it is asked for nothing, as all of `busnode` does."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, args or ["--help"])
+
+
+@click.group(cls=_Group)
 def pipeline() -> None:
     """Archive, check, measure and draw the logs of the bus, on Spark.
 

@@ -10,18 +10,19 @@ from busnode.pipeline.command_words import (
     day_of,
     json_option,
     master_option,
-    reading,
+    reading_all,
     running,
     source_of,
     topics_option,
 )
 from busnode.pipeline.output import show_json, show_rows
+from busnode.wire.errors import BadOption
 from busnode.wire.ids import Pattern
 from busnode.world.real_process import absolute
 
 
 @click.command()
-@reading
+@reading_all
 @click.option("--to", metavar="ARCHIVE", required=True, help="The archive: a folder.")
 @topics_option()
 @click.option(
@@ -47,11 +48,7 @@ def archive(
     from busnode.pipeline.archive import archive as run
     from busnode.world.real_clock import RealClock
 
-    source = source_of(words, topics)
-    if (source.start, source.end) != ("earliest", "latest"):
-        raise click.UsageError(
-            "an archive takes up where it ended: --since and --until are not for it"
-        )
+    source = source_of({**words, "start": "earliest", "end": "latest"}, topics)
     with running("archive", master) as spark:
         done = run(spark, source.checked(topics), absolute(to), RealClock(), with_open=with_open)
     if as_json:
@@ -98,11 +95,16 @@ def restore(
     Days are those of the producers' clocks, in UTC; of each log everything from the first to the
     last message of these days is restored. /$sys/* and /$task/* must be named.
     """
-    from busnode.pipeline.restore import Wanted
+    from busnode.pipeline.restore import Wanted, planned
     from busnode.pipeline.restore import restore as run
 
+    wanted, directory, made = Wanted(topics, since, until), absolute(archive), absolute(to)
+    try:
+        planned(directory, wanted, made)  # before Spark is started for nothing
+    except BadOption as error:
+        raise click.UsageError(error.text) from error
     with running("restore", master) as spark:
-        logs = run(spark, absolute(archive), Wanted(topics, since, until), absolute(to))
+        logs = run(spark, directory, wanted, made)
     if as_json:
         show_json([each.fields() for each in logs])
         return

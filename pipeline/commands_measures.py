@@ -16,6 +16,7 @@ from busnode.pipeline.command_words import (
     show,
     source_of,
     topics_option,
+    window_of,
 )
 from busnode.pipeline.output import show_json, show_rows
 from busnode.wire.ids import Pattern
@@ -25,7 +26,10 @@ from busnode.world.real_process import absolute
 @click.command()
 @reading
 @topics_option()
-@click.option("--window", default="1 minute", show_default=True, help="How long a window is.")
+@click.option(
+    "--window", metavar="TIME", default="1 minute", show_default=True, callback=window_of,
+    help="How long a window is: '30 seconds', '1 hour'.",
+)  # fmt: skip
 @click.option("--totals", is_flag=True, help="A row for each topic, over all of the time.")
 @click.option(
     "--sent-header", default="sent_us", show_default=True,
@@ -86,8 +90,8 @@ def health(
 
     if not 0 < unresponsive_s < dead_s:
         raise click.UsageError("--unresponsive must be more than 0 and less than --dead")
-    source = source_of(words, topics)
     as_of = moment_of(at)
+    source = source_of(words, topics)
     with running("health", master, **job.ROCKSDB) as spark:
         beats = job.heartbeats(source.load(spark, topics, job.COLUMNS))
         found = job.health(beats, as_of, Patience(unresponsive_s, dead_s))
@@ -183,8 +187,8 @@ def report(
     from busnode.world.files import replace_whole
     from busnode.world.real_files import RealFiles
 
-    source = source_of(words, topics)
     moment = moment_of(at)
+    source = source_of(words, topics)
     with running("report", master, **ROCKSDB) as spark:
         page, told = run(spark, source, topics, title, moment, say)
     path = absolute(to)

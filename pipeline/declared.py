@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark import pipelines
 
 from busnode.pipeline import audit, health, journal_rows, task_outcomes, traffic
+from busnode.pipeline.origins import origins_frame
 from busnode.wire.errors import BadOption
 
 if TYPE_CHECKING:
@@ -44,8 +45,8 @@ def declare(spark: "SparkSession") -> None:
     def messages() -> "DataFrame":  # pyright: ignore[reportUnusedFunction]
         return follow(topics).select(*MESSAGE.split(", "))
 
-    # Views are made of the logs. One of the table `messages` was seen to get that as it was before
-    # the run, in all runs but the first.
+    # Views are made of the logs, which are the truth. One of the table `messages` gets that as it
+    # was before the run, in all runs but the first, also where Spark keeps no relations in memory.
     @pipelines.materialized_view(name="traffic", comment="By topic, producer and minute")
     def by_minute() -> "DataFrame":  # pyright: ignore[reportUnusedFunction]
         return traffic.traffic(load(topics, traffic.COLUMNS))
@@ -68,12 +69,15 @@ def declare(spark: "SparkSession") -> None:
         return task_outcomes.task_outcomes(started, ends)
 
     if "path" in where:
+        paths = [part.strip() for part in where["path"].split(",")]
+        written_by = origins_frame(spark, paths)
 
         @pipelines.materialized_view(name="audit", comment="What is wrong in copies of logs")
         def findings() -> "DataFrame":  # pyright: ignore[reportUnusedFunction]
             every = {"copies": "all", "failOnDataLoss": "false"}
             extents = audit.copy_extents(load(topics, audit.EXTENT_COLUMNS, **every))
-            return audit.findings(load(topics, None, **every), audit.suspects(extents))
+            copies, suspects = load(topics, None, **every), audit.suspects(extents)
+            return audit.findings(copies, suspects, written_by)
 
 
 def _where(spark: "SparkSession") -> dict[str, str]:

@@ -209,6 +209,8 @@ class RecordRows:
                 return self._repeated([each.producer_id for each in gathered.headers], counts)
             case "producer_seq":
                 return self._repeated([each.producer_seq for each in gathered.headers], counts)
+            case "flags":
+                return self._repeated([each.flags for each in gathered.headers], counts)
             case "id":
                 return text_column(gathered.ids, gathered.counts)
             case "headers":

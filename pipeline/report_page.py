@@ -7,7 +7,8 @@ from html import escape
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-from busnode.pipeline import report_charts as charts
+from busnode.pipeline import service_charts, traffic_charts
+from busnode.pipeline.copies_chart import copies_chart
 
 if TYPE_CHECKING:
     from busnode.pipeline.report import Findings
@@ -137,37 +138,40 @@ def _sections(found: "Findings", figures: dict[str, Any]) -> Iterator[str]:
             drawn = f'<div id="{name}"></div>'
         return f"<section{kind}><h2>{title}</h2><p>{text}</p>{drawn}{table}</section>"
 
-    rates = charts.rate_chart(found.curve, found.window_s)
+    rates = traffic_charts.rate_chart(found.curve, found.window_s)
     text = f"Messages a second by topic, in windows of {found.window_s} s."
     yield section("rate", "Traffic", text, rates, wide=True)
     names = ["topic", "messages", "bytes", "producers", "first", "last"]
-    volumes, sizes = charts.volume_chart(found.totals), charts.size_chart(found.totals)
+    volumes, sizes = (
+        traffic_charts.volume_chart(found.totals),
+        traffic_charts.size_chart(found.totals),
+    )
     yield section("volume", "Volume", "Payload by topic.", volumes, _table(found.totals, names))
     text = "Of messages: half are below p50, one in a hundred is above p99."
     yield section("sizes", "Sizes", text, sizes)
-    latencies = charts.latency_chart(found.totals)
+    latencies = traffic_charts.latency_chart(found.totals)
     if latencies is not None:
         text = "Since a message says that it was sent, or since the first one with its id."
         yield section("latency", "Latency", text, latencies)
     if found.changes:
-        drawn = charts.health_chart(found.changes, found.made)
+        drawn = service_charts.health_chart(found.changes, found.made)
         table = _table(found.standing, ["service", "state", "at", "beat"])
         text = "Healthy, unresponsive or dead, by their heartbeats."
         yield section("health", "Services", text, drawn, table, wide=latencies is None)
     if found.queues:
         names = ["queue", "tasks", "completed", "waiting", "retrying", "dead", "attempts"]
         names += ["seconds_p50", "seconds_p95", "seconds_max"]
-        drawn, table = charts.queue_chart(found.queues), _table(found.queues, names)
+        drawn, table = service_charts.queue_chart(found.queues), _table(found.queues, names)
         yield section("queues", "Task queues", "What became of tasks.", drawn, table)
-        drawn = charts.took_chart(found.took)
+        drawn = service_charts.took_chart(found.took)
         yield section("took", "Time to completion", "From when a task was enqueued.", drawn)
     if found.dead:
         table = _table(found.dead, ["queue", "error", "tasks", "first", "last"])
-        drawn = charts.dead_chart(found.dead)
+        drawn = service_charts.dead_chart(found.dead)
         yield section("dead", "Dead letters", "By the last error.", drawn, table, wide=True)
     if found.audited is not None:
         names = ["topic", "broker_id", "holder", "what", "first_no", "last_no"]
-        drawn = charts.copies_chart(found.audited.extents, found.audited.findings)
+        drawn = copies_chart(found.audited.extents, found.audited.findings)
         text = "From which message to which each copy of a log goes; those with findings first."
         table = _table(found.audited.findings, names)
         yield section("copies", "Copies", text, drawn, table, wide=True)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from busnode.pipeline.archive_files import ArchivedFile, read_verified
 from busnode.pipeline.archive_runs import Archive
 from busnode.pipeline.arrow import Table, pa
-from busnode.pipeline.columns import TABLE, arrow_schema
+from busnode.pipeline.columns import ARCHIVED, arrow_schema
 from busnode.pipeline.directories import Directories
 from busnode.pipeline.record_rows import RecordRows, Span
 from busnode.pipeline.restored_log import append_rows
@@ -85,11 +85,7 @@ def restore(spark: "SparkSession", directory: str, wanted: Wanted, to: str) -> l
     """Make the data directory `to`, which must not be there yet. BadOption where it is, or where
     the archive has nothing of what is wanted; StorageFailed where the archive is damaged."""
     files = RealFiles()
-    if files.exists(to):
-        raise BadOption(f"{to} is there already: restore makes a new data directory")
-    logs = chosen(Archive(files, directory), wanted)
-    if not logs:
-        raise BadOption(f"{directory} has nothing of {wanted.pattern} in these days")
+    logs = planned(directory, wanted, to)
     scratch = to + SCRATCH
     if files.exists(scratch):
         remove_tree(files, scratch)
@@ -104,6 +100,17 @@ def restore(spark: "SparkSession", directory: str, wanted: Wanted, to: str) -> l
     files.sync_directory(to.rpartition("/")[0] or "/")
     restored = (Restored(**row.asDict()) for row in rows)
     return sorted(restored, key=lambda each: (each.broker_id, each.topic))
+
+
+def planned(directory: str, wanted: Wanted, to: str) -> dict[LogId, tuple[Numbers, list[_Source]]]:
+    """What `restore` would restore; raises what it would, without Spark."""
+    files = RealFiles()
+    if files.exists(to):
+        raise BadOption(f"{to} is there already: restore makes a new data directory")
+    logs = chosen(Archive(files, directory), wanted)
+    if not logs:
+        raise BadOption(f"{directory} has nothing of {wanted.pattern} in these days")
+    return logs
 
 
 def chosen(archive: Archive, wanted: Wanted) -> dict[LogId, tuple[Numbers, list[_Source]]]:
@@ -148,12 +155,16 @@ def restored_logs(work: "DataFrame", scratch: str) -> "DataFrame":
     """Write each incarnation into a data directory of its own; a row for each log."""
 
     def write(_: int, logs: list[Chosen]) -> list[dict[str, Any]]:
-        return [each.fields() for each in _restore(f"{scratch}/{logs[0][0].broker_id.hex()}", logs)]
+        return [
+            each.fields()
+            for each in restore_incarnation(f"{scratch}/{logs[0][0].broker_id.hex()}", logs)
+        ]
 
     return work_done(work, write, RESTORED)
 
 
-def _restore(directory: str, logs: Sequence[Chosen]) -> list[Restored]:
+def restore_incarnation(directory: str, logs: Sequence[Chosen]) -> list[Restored]:
+    """What one task does. StorageFailed where what it has written does not read back as it was."""
     files = RealFiles()
     if files.exists(directory):
         remove_tree(files, directory)  # of an attempt that was ended
@@ -194,7 +205,7 @@ def _verified(directory: str, log_id: LogId, span: Numbers, expected: RowDigest)
     """Read a restored log back as everybody will."""
     logs = Directories([directory], Pattern(log_id.topic), tolerant=True)
     logs.extents()
-    schema = arrow_schema(TABLE)
+    schema = arrow_schema(ARCHIVED)
     digest = RowDigest()
     for part in logs.ranges(log_id, Span(*span), None):
         rows = RecordRows(schema, log_id, part.span)

@@ -1,8 +1,7 @@
 """Rows of an archive as records of a log again.
 
-Rows that follow on each other and have the same producer and number were one batch, and become one
-again, with the same numbers, times, ids, headers and payloads. What is no column is not known any
-more: a batch that was meant for some clients alone (its scope) is one for all.
+Rows that follow on each other and have the same producer, number and flags were one batch, and
+become one again, with the same numbers, times, ids, headers, payloads and scope.
 """
 
 from collections.abc import Iterator
@@ -42,9 +41,10 @@ def _runs(batch: RecordBatch) -> Iterator[tuple[int, int]]:
     numbers = batch.column("msg_no").to_numpy()
     producers = batch.column("producer_id").to_numpy()
     seqs = batch.column("producer_seq").to_numpy()
-    changes = (
-        (np.diff(numbers) != 1) | (np.diff(producers) != 0) | (np.diff(seqs) != 0)
-    )  # fmt: skip
+    flags = batch.column("flags").to_numpy()
+    changes = np.diff(numbers) != 1
+    for column in (producers, seqs, flags):
+        changes |= np.diff(column) != 0
     cuts = [0, *(np.flatnonzero(changes) + 1).tolist(), len(numbers)]
     payloads = batch.column("payload")
     ends = np.frombuffer(payloads.buffers()[1], np.int32)[payloads.offset :]
@@ -81,7 +81,7 @@ def _append(log: Log, log_id: LogId, rows: RecordBatch) -> None:
             topic=log_id.topic.encode(),
             body=encode_columns(columns),
             count=count,
-            flags=Flags.PERSISTENT | Flags.GLOBAL,
+            flags=Flags(_number(rows, "flags")),
             utc_us=newest,
             producer_id=_number(rows, "producer_id") & U64,
             producer_seq=_number(rows, "producer_seq") & U64,

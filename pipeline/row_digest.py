@@ -14,7 +14,7 @@ from busnode.pipeline.arrow import Array, RecordBatch, Table, compute, pa
 
 DIGESTED: Final = (
     "broker_id", "topic", "msg_no", "utc", "id", "headers", "payload", "producer_id",
-    "producer_seq",
+    "producer_seq", "flags",
 )  # fmt: skip
 """What a message is; not where it was found."""
 

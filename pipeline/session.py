@@ -41,9 +41,12 @@ def session(
     use_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(app)
+    local: Mapping[str, str] = {}
     if master is not None:
         builder = builder.master(master)
-    local = LOCAL_SETTINGS if master is not None and master.startswith("local") else {}
+        if master.startswith("local"):
+            local = LOCAL_SETTINGS
+            os.environ.setdefault("SPARK_LOCAL_IP", local["spark.driver.host"])
     for name, value in {**SETTINGS, **local, **(settings or {})}.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()

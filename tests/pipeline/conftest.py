@@ -15,7 +15,7 @@ SETTINGS = {
     "spark.default.parallelism": "2",
     "spark.driver.memory": "1g",
     # For a few hundred rows, what Spark does to be fast is nearly all that it does.
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.adaptive.enabled": "false",

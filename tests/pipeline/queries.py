@@ -1,30 +1,29 @@
 """Two streaming queries in a process of their own, to be killed.
 
-    python -m tests.pipeline.queries FOLDER DATA_DIRECTORY URL [--drain]
+    python -m tests.pipeline.queries FOLDER DATA_DIRECTORY URL
 
 Both read the topic /in from the data directory; one writes Parquet to FOLDER/rows, the other
-publishes to /out. Without --drain they run until somebody ends them.
+publishes to /out. They run until somebody ends them.
 """
 
 import sys
 from pathlib import Path
 
+from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from busnode.pipeline import session
+
+from .conftest import SETTINGS
 
 ROWS_MAX = 2000
 DRAINED_MAX = 100_000
 
 
-def start(folder: Path, directory: str, url: str, *, drain: bool) -> list[StreamingQuery]:
-    settings = {
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.driver.memory": "1g",
-    }
-    spark = session("queries", "local[2]", settings)
-    spark.sparkContext.setLogLevel("ERROR")
+def start(
+    spark: SparkSession, folder: Path, directory: str, url: str, *, drain: bool
+) -> list[StreamingQuery]:
+    """Both queries; with `drain` they end when they have done all that is there."""
     queries: list[StreamingQuery] = []
     for name in ("rows", "out"):
         messages = (
@@ -47,6 +46,8 @@ def start(folder: Path, directory: str, url: str, *, drain: bool) -> list[Stream
 
 
 if __name__ == "__main__":
-    folder_name, data_directory, bus_url, *rest = sys.argv[1:]
-    for query in start(Path(folder_name), data_directory, bus_url, drain="--drain" in rest):
+    folder_name, data_directory, bus_url = sys.argv[1:]
+    made = session("queries", "local[2]", SETTINGS)
+    made.sparkContext.setLogLevel("ERROR")
+    for query in start(made, Path(folder_name), data_directory, bus_url, drain=False):
         query.awaitTermination()

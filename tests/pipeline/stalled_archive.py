@@ -8,10 +8,9 @@ It does what `archive` does, without Spark around the tasks, up to where the run
 import signal
 import sys
 
-from busnode.pipeline.archive import ARCHIVED
 from busnode.pipeline.archive_files import write_range
 from busnode.pipeline.archive_runs import Archive
-from busnode.pipeline.columns import TABLE, arrow_schema
+from busnode.pipeline.columns import ARCHIVED, arrow_schema
 from busnode.pipeline.directories import Directories
 from busnode.pipeline.record_rows import Span
 from busnode.wire.ids import Pattern
@@ -20,7 +19,7 @@ from busnode.world.real_files import RealFiles
 
 def write_and_stall(source: str, to: str) -> None:
     archive = Archive(RealFiles(), to)
-    schema = arrow_schema(type(TABLE)([TABLE[name] for name in ARCHIVED]))
+    schema = arrow_schema(ARCHIVED)
     with archive.locked():
         logs = Directories([source], Pattern("/*"))
         for log_id, extent in logs.extents().items():

@@ -12,16 +12,28 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from pyarrow import parquet
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from busnode.node.cli_log import log as log_command
 from busnode.pipeline.archive import Archived, Missed, archive
-from busnode.pipeline.archive_files import read_verified
+from busnode.pipeline.archive_files import ArchivedFile, read_verified, write_range
 from busnode.pipeline.archive_runs import Archive
+from busnode.pipeline.columns import ARCHIVED, arrow_schema
+from busnode.pipeline.directories import Directories
 from busnode.pipeline.options import source_options
-from busnode.pipeline.restore import Wanted, restore
+from busnode.pipeline.record_rows import Span
+from busnode.pipeline.restore import (
+    Wanted,
+    incarnations,
+    planned,
+    restore,
+    restore_incarnation,
+)
+from busnode.pipeline.restored_log import append_rows
 from busnode.wire.errors import BadOption, BusnodeError, DataDirectoryInUse, StorageFailed
+from busnode.wire.frames import Flags
 from busnode.wire.ids import LogId, Pattern, Topic
 from busnode.world.real_clock import RealClock
 from busnode.world.real_files import RealFiles
@@ -44,6 +56,10 @@ pytestmark = pytest.mark.spark
 
 ROOT = Path(__file__).resolve().parents[2]
 DAY_US = 24 * 3600 * 1_000_000
+SCOPED = LogId(ORDERS.broker_id, Topic("/scoped"))
+LOCAL = Flags.PERSISTENT | Flags.LOCAL
+REMOTE = Flags.PERSISTENT | Flags.REMOTE
+MIRRORED = Flags.PERSISTENT | Flags.GLOBAL | Flags.MIRROR_REQUIRED
 EVERYTHING = Wanted(Pattern("/*"))
 STRANGE = LogId(ORDERS.broker_id, Topic("/" + "é" * 120 + "/=%/a"))
 
@@ -85,7 +101,7 @@ def messages(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def in_archive(spark: SparkSession, directory: Path) -> list[dict[str, Any]]:
     frame = spark.read.parquet(str(directory)).drop("run", "shelf", "date")
-    rows = [row.asDict() for row in frame.collect()]
+    rows = [row.asDict() for row in frame.drop("flags").collect()]
     for row in rows:
         row["payload"] = bytes(row["payload"])
         row["headers"] = list(row["headers"].items())
@@ -170,6 +186,53 @@ def test_what_was_not_written_as_it_should_be_is_no_archive(
         read_verified(first.directory, file)
 
 
+def test_a_file_that_does_not_read_back_as_it_was_written_is_not_archived(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that keeps something else than it was given."""
+    source, write_table = closed_log(tmp_path / "n1"), parquet.write_table
+    logs = Directories([str(source)], Pattern("/orders/new"))
+    ((log_id, extent),) = logs.extents().items()
+    (part, *_) = logs.ranges(log_id, Span(*extent), None)
+
+    def write_less(table: Any, *rest: Any, **options: Any) -> None:
+        write_table(table.slice(1), *rest, **options)
+
+    def write() -> list[ArchivedFile]:
+        return write_range(
+            logs, part, arrow_schema(ARCHIVED), str(tmp_path / "made"), "0", tolerant=False
+        )
+
+    assert sum(each.rows for each in write()) == 40
+    monkeypatch.setattr(parquet, "write_table", write_less)
+    with pytest.raises(StorageFailed, match=r"has 39 rows .* the log had 40"):
+        write()
+
+
+def test_a_log_that_does_not_read_back_as_the_archive_has_it_is_not_restored(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, to = closed_log(tmp_path / "n1"), tmp_path / "archive"
+    age(source)
+    run(spark, source, to)
+    logs = incarnations(planned(str(to), EVERYTHING, str(tmp_path / "again")))
+    assert len(restore_incarnation(str(tmp_path / "good"), logs[0])) == 3
+    monkeypatch.setattr(
+        "busnode.pipeline.restore.append_rows",
+        lambda log, log_id, table: append_rows(log, log_id, table.slice(1)),
+    )
+    with pytest.raises(StorageFailed, match="read back with hash"):
+        restore_incarnation(str(tmp_path / "bad"), logs[0])
+
+
+def test_an_archive_of_another_version_is_refused(tmp_path: Path) -> None:
+    run_folder = tmp_path / "archive" / "run=00000001"
+    run_folder.mkdir(parents=True)
+    (run_folder / "_manifest.json").write_text('{"version": 1, "files": [], "ends": []}')
+    with pytest.raises(StorageFailed, match=r"_manifest.json .* version 1, expected 2"):
+        Archive(RealFiles(), str(tmp_path / "archive")).runs()
+
+
 def test_two_do_not_archive_to_one_place(spark: SparkSession, tmp_path: Path) -> None:
     source, to = closed_log(tmp_path / "n1"), tmp_path / "archive"
     locked = Archive(RealFiles(), str(to)).locked()
@@ -202,6 +265,9 @@ def test_a_run_that_was_killed_has_archived_nothing(spark: SparkSession, tmp_pat
 def test_what_is_restored_reads_as_the_logs_did(spark: SparkSession, tmp_path: Path) -> None:
     source, to = closed_log(tmp_path / "n1"), tmp_path / "archive"
     write_log(source, LATER, [numbered(1, 30)])
+    batches = [[Row(1, b"here", flags=LOCAL)], [Row(2, b"there", flags=REMOTE)]]
+    batches += [[Row(3, b"there", flags=REMOTE)], [Row(4, b"safe", flags=MIRRORED)]]
+    write_log(source, SCOPED, batches)
     age(source)
     run(spark, source, to)
     write_log(source, ORDERS, [numbered(131, 7)])
@@ -209,13 +275,21 @@ def test_what_is_restored_reads_as_the_logs_did(spark: SparkSession, tmp_path: P
     run(spark, source, to)
     restored = tmp_path / "restored"
     told = restore(spark, str(to), EVERYTHING, str(restored))
-    assert sum(each.messages for each in told) == 173
+    assert sum(each.messages for each in told) == 177
     assert messages(read_rows(restored)) == messages(read_rows(source))
     table = spark.read.format("busnode").option("path", str(restored)).load()
-    assert table.count() == 173
+    assert table.count() == 177
     assert dumped(restored) == dumped(source)
+    assert {flags for _, flags in flags_of(spark, source)} == {3, 5, 7, 15}
+    assert flags_of(spark, restored) == flags_of(spark, source)
     with pytest.raises(BadOption, match="is there already"):
         restore(spark, str(to), EVERYTHING, str(restored))
+
+
+def flags_of(spark: SparkSession, directory: Path) -> list[tuple[int, int]]:
+    """Which messages are meant for whom."""
+    table = spark.read.format("busnode").option("path", str(directory))
+    return sorted(map(tuple, table.schema("msg_no bigint, flags bigint").load().collect()))
 
 
 def dumped(directory: Path) -> list[str]:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,11 @@ import pytest
 from click.testing import CliRunner, Result
 from pyspark.sql import SparkSession
 
-from busnode.pipeline.command_words import SETTINGS
+from busnode.pipeline.command_words import MASTERS, SETTINGS
 from busnode.pipeline.commands import pipeline
 from busnode.pipeline.failures import told
-from busnode.wire.errors import BadOption, DataLost, Refused
+from busnode.pipeline.jvm_log import quiet_jvm
+from busnode.wire.errors import BadOption, DataLost, NotADataDirectory, Refused
 from tests.segments.samples import UTC_US
 
 from .plant import write_plant
@@ -58,7 +60,13 @@ def test_every_job_says_what_it_is_for() -> None:
         (["traffic", "bus://127.0.0.1:1", "/nowhere"], "not both"),
         (["audit", "bus://127.0.0.1:1"], "name data directories"),
         (["archive", "/nowhere"], "Missing option '--to'"),
-        (["archive", "/n", "--to", "/a", "--since", "2026-01-01T00:00:00Z"], "takes up where it"),
+        (["archive", "/n", "--to", "/a", "--since", "2026-01-01T00:00:00Z"], "No such option"),
+        (["restore", "/nowhere", "--to", "/a"], "/nowhere is no archive"),
+        (["restore", "/nowhere", "--to", "/tmp"], "/tmp is there already"),
+        (["traffic", "/n", "--window", "fortnight"], "'30 seconds' or '1 hour'"),
+        (["traffic", "/n", "--window", "0 seconds"], "is no length of time"),
+        (["tasks", "/n", "--master", "nonsense"], "is no master of Spark"),
+        (["tasks", "/n", "--master", "local[x]"], "is no master of Spark"),
         (["restore", "/nowhere", "--to", "/a", "--since", "noon"], "is no day"),
         (["health", "/nowhere", "--at", "2026-01-01"], "has no time zone"),
         (["health", "/nowhere", "--dead", "1"], "less than --dead"),
@@ -68,6 +76,40 @@ def test_a_wrong_word_is_refused_before_spark_is_started(words: list[str], text:
     result = CliRunner().invoke(pipeline, words)
     assert result.exit_code == 2
     assert text in result.stderr
+
+
+@pytest.mark.parametrize("job", ["traffic", "health", "tasks", "audit", "report"])
+def test_a_folder_without_logs_is_refused_before_spark_is_started(
+    job: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "busnode.pipeline.session", None)
+    result = CliRunner().invoke(pipeline, [job, "/nowhere"])
+    assert isinstance(result.exception, NotADataDirectory)
+    assert "/nowhere" in result.exception.text
+
+
+def test_without_a_job_it_shows_its_help() -> None:
+    assert CliRunner().invoke(pipeline, []).stdout.startswith("Usage: ")
+
+
+@pytest.mark.parametrize(
+    "master",
+    ["local", "local[*]", "local[2,3]", "spark://a:7077,b:7077", "yarn", "k8s://https://h"],
+)
+def test_masters_that_spark_knows_are_taken(master: str) -> None:
+    assert MASTERS.fullmatch(master)
+
+
+def test_a_jvm_of_a_command_says_errors_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("SPARK_SUBMIT_OPTS", "-Xss4m")
+    quiet_jvm()
+    quiet_jvm()
+    mine, _, path = os.environ["SPARK_SUBMIT_OPTS"].partition(" -Dlog4j2.configurationFile=file:")
+    assert mine == "-Xss4m"
+    assert "rootLogger.level = error" in Path(path).read_text()
 
 
 def test_what_a_task_has_raised_is_told_as_it_was() -> None:
@@ -90,8 +132,9 @@ def test_logs_are_archived_and_restored(run: Callable[..., Result], tmp_path: Pa
     assert "nothing new" in run("archive", source, "--to", to).stdout
     (log,) = loaded(run("restore", to, "--to", tmp_path / "again", "--json"))
     assert (log["first_no"], log["last_no"], log["messages"]) == (1, 40, 40)
-    missing = run("restore", tmp_path / "nothing", "--to", tmp_path / "other")
-    assert isinstance(missing.exception, BadOption)
+    nothing = run("restore", to, "--to", tmp_path / "other", "--topics", "/nothing")
+    assert nothing.exit_code == 2
+    assert "has nothing of /nothing" in nothing.stderr
     flip(segments(source)[2], 600)
     os.utime(segments(source)[2], (1, 1))  # nobody has written to it for long
     damaged = run("archive", source, "--to", to)

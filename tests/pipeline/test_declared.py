@@ -6,18 +6,21 @@ import sys
 from pathlib import Path
 
 import pytest
+from pyspark.sql import Row as RowOfTable
 from pyspark.sql import SparkSession
 
 from busnode.pipeline.health import ROCKSDB
 from busnode.pipeline.java import use_java
-from busnode.wire.ids import LogId, Topic
+from busnode.tasks import journal
+from busnode.wire.ids import Topic
+from tests.segments.samples import UTC_US
 
-from .plant import N1, write_plant
-from .written_logs import Row, write_log
+from .conftest import SETTINGS as SHARED
+from .written_logs import ORDERS, OTHERS, Row, numbered, write_log
 
 pytestmark = pytest.mark.spark
 
-AGAIN = LogId(N1, Topic("/orders/again"))
+S = 1_000_000
 SPEC = """\
 name: bus
 storage: file://{folder}/storage
@@ -30,23 +33,26 @@ configuration:
 """
 DEFINITIONS = "from busnode.pipeline.declared import declare\n\ndeclare(spark)\n"
 SETTINGS = {
+    **SHARED,
     "spark.sql.catalogImplementation": "hive",  # or a second run does not know what the first made
-    "spark.ui.enabled": "false",
-    "spark.sql.shuffle.partitions": "1",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
-    "spark.sql.codegen.wholeStage": "false",
     "spark.driver.host": "127.0.0.1",
 }
 
 
 def run_pipeline(folder: Path) -> None:
     use_java()
-    words = [f"--conf={name}={value}" for name, value in SETTINGS.items()]
     program = Path(sys.executable).parent / "spark-pipelines"
+    environment = {
+        **os.environ,
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_CONF_DIR": str(folder / "conf"),
+        # There are two JVMs; the one that waits for the other reads no settings.
+        "JDK_JAVA_OPTIONS": SHARED["spark.driver.extraJavaOptions"],
+    }
     done = subprocess.run(
-        [program, "run", *words],
+        [program, "run"],
         cwd=folder,
-        env={**os.environ, "PYSPARK_PYTHON": sys.executable},
+        env=environment,
         capture_output=True,
         text=True,
         check=False,
@@ -55,31 +61,49 @@ def run_pipeline(folder: Path) -> None:
     assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
 
 
+def write_bus(source: Path) -> None:
+    """Something for each table, in as few logs as that takes."""
+    write_log(source, ORDERS, [numbered(1 + 10 * place, 10) for place in range(5)])
+    beats = [Row(place, b"", UTC_US + place * S) for place in range(1, 4)]
+    write_log(source, ORDERS._replace(topic=Topic("/heartbeat/mail")), [beats])
+    tasks = [Row(number, b"{}") for number in range(1, 4)]
+    write_log(source, ORDERS._replace(topic=Topic("/$task/mail")), [tasks])
+    done = journal.encode_record(journal.Finished("completed", ((1, 2),)))
+    journal_log = ORDERS._replace(topic=Topic("/$sys/task/journal/mail"))
+    write_log(source, journal_log, [[Row(1, done, UTC_US + 9 * S)]])
+
+
 def test_each_run_adds_what_is_new(spark: SparkSession, tmp_path: Path) -> None:
-    source, _ = write_plant(tmp_path, seconds=100)
-    folder = tmp_path / "bus"
+    source, folder = tmp_path / "n1", tmp_path / "bus"
+    write_bus(source)
     (folder / "transformations").mkdir(parents=True)
     (folder / "transformations" / "bus.py").write_text(DEFINITIONS)
     provider = "\n  ".join(f"{name}: {value}" for name, value in ROCKSDB.items())
     spec = SPEC.format(folder=folder, path=source, provider=provider)
     (folder / "spark-pipeline.yml").write_text(spec)
+    (folder / "conf").mkdir()
+    defaults = "".join(f"{name} {value}\n" for name, value in SETTINGS.items())
+    (folder / "conf" / "spark-defaults.conf").write_text(defaults)
 
-    def counted(name: str) -> int:
-        return spark.read.parquet(str(folder / "spark-warehouse" / name)).count()
+    def table(name: str) -> list[RowOfTable]:
+        return spark.read.parquet(str(folder / "spark-warehouse" / name)).collect()
 
-    def there() -> int:
-        return spark.read.format("busnode").option("path", str(source)).load().count()
+    def totals() -> dict[str, int]:
+        return {row["topic"]: row["messages"] for row in table("topics")}
 
     run_pipeline(folder)
-    first = there()
-    assert counted("messages") == first > 100
-    assert counted("tasks") == 240 + 90 + 400
-    assert counted("health") == 4
-    assert counted("audit") == 0
-    topics = counted("topics")
+    assert len(table("messages")) == 53
+    assert totals() == {"/orders/new": 50, "/heartbeat/mail": 3}
+    assert sum(row["messages"] for row in table("traffic")) == 53
+    assert sorted(row["state"] for row in table("tasks")) == ["completed", "completed", "waiting"]
+    assert [(row["service"], row["state"]) for row in table("health")] == [
+        ("/heartbeat/mail", "healthy")
+    ]
+    assert table("audit") == []
 
-    write_log(source, AGAIN, [[Row(1, b"more"), Row(2, b"and more")]])
+    write_log(source, OTHERS, [numbered(1, 2)])
     run_pipeline(folder)
-    assert counted("messages") == there() == first + 2
-    assert counted("topics") == topics + 1
-    assert counted("health") == 4
+    assert len(table("messages")) == 55
+    assert totals() == {"/orders/new": 50, "/heartbeat/mail": 3, "/others": 2}
+    assert sum(row["messages"] for row in table("traffic")) == 55
+    assert len(table("health")) == 1

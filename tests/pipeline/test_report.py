@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from busnode.pipeline import report_charts as charts
+from busnode.pipeline import service_charts
 from busnode.pipeline.audit_job import Audited
+from busnode.pipeline.chart_style import label
 from busnode.pipeline.health import ROCKSDB
 from busnode.pipeline.report import Findings, report, window_of
 from busnode.pipeline.report_page import inert, page
@@ -21,7 +22,8 @@ from .plant import HOSTILE, write_plant
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 FLAGS = (
-    "--headless --no-sandbox --disable-gpu --no-first-run --disable-background-networking "
+    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-sync "
+    "--disable-background-networking --disable-component-update "
     "--enable-logging=stderr --virtual-time-budget=10000 --window-size=1280,2400"
 ).split()
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
@@ -44,7 +46,7 @@ def test_a_page_asks_nobody_for_anything() -> None:
 
 def test_a_name_cannot_end_the_script_that_it_stands_in() -> None:
     assert "<" not in inert('{"x": "</script><script>alert(1)"}')
-    assert charts.label("<b>x") == "&lt;b&gt;x"
+    assert label("<b>x") == "&lt;b&gt;x"
     row = {"broker_id": "00", "topic": HOSTILE, "holder": "<i>", "what": "hole"}
     found = {**row, "first_no": 1, "last_no": 2}
     extent = {**row, "first_no": 1, "last_no": 9, "messages": 7}
@@ -56,7 +58,7 @@ def test_a_name_cannot_end_the_script_that_it_stands_in() -> None:
 
 def test_names_that_are_cut_to_the_same_text_are_drawn_apart() -> None:
     rows = [{"queue": "q", "error": f"{n}{'x' * 60}", "tasks": n} for n in (1, 2)]
-    figure: Any = charts.dead_chart(rows)
+    figure: Any = service_charts.dead_chart(rows)
     assert len(set(figure.data[0].y)) == 2
 
 
@@ -68,7 +70,7 @@ def test_a_window_is_as_wide_as_the_page_can_show() -> None:
 
 @pytest.mark.spark
 def test_a_browser_draws_every_chart_and_complains_of_nothing(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, tmp_path: Path, browser_required: bool
 ) -> None:
     for name, value in ROCKSDB.items():
         spark.conf.set(name, value)
@@ -84,6 +86,7 @@ def test_a_browser_draws_every_chart_and_complains_of_nothing(
     assert "4 of 4</b><span>services healthy" in text
     browser = next(filter(None, map(shutil.which, BROWSERS)), None)
     if browser is None:
+        assert not browser_required, f"none of {', '.join(BROWSERS)} is on the PATH"
         pytest.skip("there is no chromium on this machine (Debian: apt install chromium)")
     path = tmp_path / "report.html"
     path.write_text(text)

@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 from busnode.pipeline import session
 from busnode.wire.errors import Refused
 
+from .conftest import SETTINGS
 from .written_logs import ORDERS, numbered, write_log
 
 
@@ -21,13 +22,14 @@ def test_a_missing_spark_is_one_line_that_says_what_to_install(
         session()
 
 
-def test_the_command_says_so_too() -> None:
+@pytest.mark.parametrize("words", [["bench", "spark", "--dir"], ["pipeline", "traffic"]])
+def test_the_commands_say_so_too(words: list[str], tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
     script = (
-        "import sys; sys.modules['numpy'] = None; "
-        "sys.argv = ['busnode', 'bench', 'spark', '--dir', sys.argv[1]]; "
-        "from busnode.node.cli import main; main()"
+        "import sys; sys.modules['numpy'] = sys.modules['pyspark'] = None; "
+        "sys.argv[0] = 'busnode'; from busnode.node.cli import main; main()"
     )
-    command = [sys.executable, "-c", script, "/tmp"]
+    command = [sys.executable, "-c", script, *words, str(tmp_path)]
     told = subprocess.run(command, capture_output=True, text=True, check=False)
     assert told.returncode != 0
     assert "pip install 'busnode[spark]'" in told.stderr
@@ -49,7 +51,7 @@ os.environ.pop("JAVA_HOME", None)
 os.environ["XDG_CACHE_HOME"] = {str(tmp_path)!r}
 from busnode.pipeline import java, session
 java.is_new_enough = lambda path: False
-spark = session("packaged", "local[1]", {{"spark.ui.enabled": "false"}})
+spark = session("packaged", "local[1]", {SETTINGS})
 version = spark.sparkContext._jvm.System.getProperty("java.home")
 count = spark.read.format("busnode").option("path", {str(tmp_path / "n1")!r}).load().count()
 print(version, count)

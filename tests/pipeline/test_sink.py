@@ -8,9 +8,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
+from busnode.pipeline.source import BusnodeSource
 from busnode.testing import BusCluster
+from busnode.wire.errors import BadOption
 
-from .written_logs import ORDERS, numbered, write_log
+from .written_logs import ORDERS, Row, numbered, write_log
 
 pytestmark = pytest.mark.spark
 
@@ -74,6 +76,29 @@ def test_a_stream_that_runs_a_batch_again_publishes_nothing_twice(
     assert payloads == [*range(1, 3001)]
 
 
+def test_the_same_rows_in_another_batch_of_a_stream_are_other_messages(
+    spark: SparkSession, node: BusCluster, tmp_path: Path
+) -> None:
+    rows = [Row(number, b"the same") for number in range(1, 5)]
+    write_log(tmp_path / "n1", ORDERS, [[row] for row in rows])
+    query = (
+        spark.readStream.format("busnode")
+        .option("path", str(tmp_path / "n1"))
+        .option("maxRowsPerTrigger", 2)
+        .load()
+        .select("payload")
+        .writeStream.format("busnode")
+        .option("url", node.url)
+        .option("topic", "/same")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(120)
+    table = spark.read.format("busnode").option("url", node.url).option("topics", "/same").load()
+    assert table.count() == 4
+
+
 @pytest.mark.parametrize(
     ("columns", "options", "text"),
     [
@@ -85,23 +110,37 @@ def test_a_stream_that_runs_a_batch_again_publishes_nothing_twice(
         (["cast('a' as binary) as payload"], {"topic": "a"}, "option topic"),
         (["cast('a' as binary) as payload"], {"topic": "/a", "acks": "1"}, "option 'acks'"),
         (["cast('a' as binary) as payload"], {"topic": "/a", "require": "x"}, "option require"),
-        (["cast(null as binary) as payload"], {"topic": "/a"}, "has a null"),
-        (["'x' as topic", "cast('a' as binary) as payload"], {}, "column 'topic'"),
     ],
 )
+@pytest.mark.parametrize("stream", [False, True])
 def test_what_is_no_message_is_refused_by_its_name(
-    spark: SparkSession,
-    node: BusCluster,
-    columns: list[str],
-    options: dict[str, str],
-    text: str,
+    spark: SparkSession, columns: list[str], options: dict[str, str], text: str, stream: bool
+) -> None:
+    schema = spark.range(1).selectExpr(*columns).schema
+    source = BusnodeSource({"url": "bus://127.0.0.1:1", **options})
+    with pytest.raises(BadOption, match=text):
+        (source.streamWriter if stream else source.writer)(schema, overwrite=False)
+
+
+def test_nothing_on_the_bus_is_overwritten(spark: SparkSession) -> None:
+    schema = spark.range(1).selectExpr("cast('a' as binary) as payload").schema
+    source = BusnodeSource({"url": "bus://127.0.0.1:1", "topic": "/a"})
+    for writer in (source.writer, source.streamWriter):
+        with pytest.raises(BadOption, match="what is on the bus stays there"):
+            writer(schema, overwrite=True)
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "text"),
+    [
+        (["'a' as payload"], {"topic": "/a"}, "BAD_OPTION: column 'payload' is string"),
+        (["cast(null as binary) as payload"], {"topic": "/a"}, "BAD_OPTION: .* has a null"),
+        (["'x' as topic", "cast('a' as binary) as payload"], {}, "BAD_OPTION: column 'topic'"),
+    ],
+)
+def test_what_is_refused_is_told_by_spark(
+    spark: SparkSession, node: BusCluster, columns: list[str], options: dict[str, str], text: str
 ) -> None:
     writer = spark.range(1).selectExpr(*columns).write.format("busnode").mode("append")
     with pytest.raises(PySparkException, match=text):
         writer.option("url", node.url).options(**options).save()
-
-
-def test_nothing_on_the_bus_is_overwritten(spark: SparkSession, node: BusCluster) -> None:
-    frame = spark.range(1).selectExpr("cast('a' as binary) as payload")
-    with pytest.raises(PySparkException, match="what is on the bus stays there"):
-        frame.write.format("busnode").mode("overwrite").option("url", node.url).save()

@@ -8,8 +8,11 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
+from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
 from busnode.pipeline.columns import TABLE
+from busnode.pipeline.source import BusnodeSource
+from busnode.wire.errors import BadOption, NotADataDirectory
 from tests.segments.samples import UTC_US
 
 from .written_logs import LATER, ORDERS, OTHERS, Row, drop, flip, numbered, segments, write_log
@@ -134,20 +137,29 @@ def test_a_pattern_that_matches_nothing_is_an_empty_table(
     ],
 )
 def test_a_wrong_option_is_refused_by_its_name(
-    spark: SparkSession, directory: Path, options: dict[str, str], text: str
+    directory: Path, options: dict[str, str], text: str
 ) -> None:
-    with pytest.raises(PySparkException, match=text):
-        table(spark, directory, **options).count()
+    with pytest.raises((BadOption, NotADataDirectory), match=text):
+        BusnodeSource({"path": str(directory), **options}).reader(TABLE)
 
 
 @pytest.mark.parametrize(
-    ("schema", "text"), [("msg bigint", "no column 'msg'"), ("topic binary", "is string, not")]
+    ("column", "text"),
+    [
+        (StructField("msg", LongType()), "no column 'msg'"),
+        (StructField("topic", BinaryType()), "is string, not"),
+    ],
 )
-def test_a_wrong_column_is_refused(
-    spark: SparkSession, directory: Path, schema: str, text: str
-) -> None:
-    with pytest.raises(PySparkException, match=text):
-        table(spark, directory, schema).count()
+def test_a_wrong_column_is_refused(directory: Path, column: StructField, text: str) -> None:
+    with pytest.raises(BadOption, match=text):
+        BusnodeSource({"path": str(directory)}).reader(StructType([column]))
+
+
+def test_what_is_refused_is_told_by_spark(spark: SparkSession, directory: Path) -> None:
+    with pytest.raises(PySparkException, match="BAD_OPTION: option 'topcis' is unknown"):
+        table(spark, directory, topcis="/a").count()
+    with pytest.raises(PySparkException, match="BAD_OPTION: schema: there is no column 'msg'"):
+        table(spark, directory, "msg bigint").count()
 
 
 def test_damage_is_an_error_that_names_the_file_or_left_out_when_asked(

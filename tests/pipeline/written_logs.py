@@ -47,6 +47,8 @@ class Row(NamedTuple):
     utc_us: int = UTC_US
     id: str | None = None
     headers: Mapping[str, str] | None = None
+    flags: int = Flags.GLOBAL | Flags.PERSISTENT
+    """Of all rows of a batch the same."""
 
 
 def record(log_id: LogId, rows: Sequence[Row], producer_seq: int = 7) -> bytes:
@@ -64,7 +66,7 @@ def record(log_id: LogId, rows: Sequence[Row], producer_seq: int = 7) -> bytes:
             topic=log_id.topic.encode(),
             body=encode_columns(columns),
             count=len(rows),
-            flags=Flags.GLOBAL | Flags.PERSISTENT,
+            flags=rows[0].flags,
             utc_us=newest,
             producer_id=PRODUCER,
             producer_seq=producer_seq,
