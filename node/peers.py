@@ -181,9 +181,9 @@ class Peers:
         self.sessions: dict[BrokerId, PeerSession] = {}
         self.links_made = 0
         self.links_lost = 0
-        self._lost_at: dict[str, float] = {}
-        """When links were lost to nodes that are not back yet, by their names; of one that has just
-        come back such a time that it is expected until it has told what it holds."""
+        self._expected_until: dict[str, float] = {}
+        """Until when somebody is waited for, by name: who was lost and is not back yet, and who has
+        just come and not told yet what it holds."""
         self.changed = trio.Event()
         """Set, and replaced, whenever a node has come or gone."""
         self._started_at = world.clock.monotonic()
@@ -315,7 +315,7 @@ class Peers:
         now = self._world.clock.monotonic()
         if self._ownership.mirrors and now - self._began_at < EXPECTED_S:
             return True
-        return any(now - lost_at < EXPECTED_S for lost_at in self._lost_at.values())
+        return any(now < until for until in self._expected_until.values())
 
     def damaged(self, message: Damaged) -> None:
         log_id = LogId(message.broker_id, Topic(message.topic))
@@ -580,6 +580,8 @@ class Peers:
             hello.broker_id, hello.node,
         )  # fmt: skip
         self.membership.dialled_us(hint, self._world.clock.monotonic())
+        known_until = self._expected_until.get(hello.node, 0.0)
+        self._expect(hello.node, max(known_until, self._world.clock.monotonic() + INTEREST_S))
         self.dialling.wake()
 
     def chosen(self, session: PeerSession) -> None:
@@ -601,8 +603,7 @@ class Peers:
     def linked(self, link: PeerLink) -> None:
         self.links_made += 1
         self.links[link.broker_id] = link
-        if link.name in self._lost_at:  # what it holds is heard a little later
-            self._lost_at[link.name] = self._world.clock.monotonic() - EXPECTED_S + INTEREST_S
+        self._expect(link.name, self._world.clock.monotonic() + INTEREST_S)
         if any(other.name == link.name for other in self.links.values() if other is not link) or (
             link.name == self.me.name
         ):
@@ -626,9 +627,7 @@ class Peers:
 
     def unlinked(self, link: PeerLink) -> None:
         self.links_lost += 1
-        now = self._world.clock.monotonic()
-        self._lost_at = {n: at for n, at in self._lost_at.items() if now - at < EXPECTED_S}
-        self._lost_at[link.name] = now
+        self._expect(link.name, self._world.clock.monotonic() + EXPECTED_S)
         del self.links[link.broker_id]
         kind = LINK_ENDED if link.said_goodbye else LINK_LOST
         self.tell_of(kind, name=link.name, goodbye=link.said_goodbye)
@@ -640,6 +639,13 @@ class Peers:
         self.sources.logs.lost(link)
         link.forget()
         self._something_changed()
+
+    def _expect(self, name: str, until: float) -> None:
+        """What a node holds is heard by then: when it is lost it may come back, and when it has
+        dialled us, or we it, it has still to tell."""
+        now = self._world.clock.monotonic()
+        self._expected_until = {n: at for n, at in self._expected_until.items() if now < at}
+        self._expected_until[name] = until
 
     def _forget_report(self, broker_id: BrokerId) -> None:
         """What a node has reported is worth nothing when nobody hears from it any more."""

@@ -8,6 +8,7 @@ import pytest
 import trio
 
 from busnode.client import Bus, Gap
+from busnode.node.peer_session import PeerSession
 from busnode.node.peers import EXPECTED_S
 from busnode.replication.mending import HoleKey
 from busnode.segments.log import FileLog
@@ -16,7 +17,7 @@ from busnode.segments.steps import work_off
 from busnode.segments.store import Range
 from busnode.segments.verification import verify_directory
 from busnode.testing.sim import DiskFault, SimDisk
-from busnode.wire.control import Damaged
+from busnode.wire.control import Damaged, PeerHello
 from busnode.wire.frames import HEADER_BYTES
 from busnode.wire.ids import LogId, MsgNo, Topic
 from busnode.world.files import read_whole
@@ -174,6 +175,33 @@ def test_what_another_node_lacks_is_no_gap_while_the_link_to_who_has_it_is_made_
                 assert len(cluster[home].node.peers.open_gaps) == 1
                 cluster.network.heal(home, mirror)
                 assert numbers(await take(messages, 14)) == list(range(6, 20))
+
+
+def test_who_dials_a_node_is_waited_for_until_it_has_told_what_it_holds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    @on_cluster(1, "a", "b")
+    async def _(cluster: SimulatedCluster) -> None:
+        await filled(cluster, 20)
+        await cluster["b"].kill()
+        await trio.sleep(2 * EXPECTED_S)
+        peers = cluster["a"].node.peers
+        assert not peers.expects_holders()
+        when_dialled: list[bool] = []
+        take_in = peers._take_in
+
+        def seen(session: PeerSession, hello: PeerHello) -> None:
+            assert not peers.expects_holders()
+            take_in(session, hello)
+            when_dialled.append(peers.expects_holders())
+
+        monkeypatch.setattr(peers, "_take_in", seen)
+        await cluster["b"].start()
+        await cluster.until(lambda: bool(peers.links), "a link")
+        assert when_dialled == [True]
+        assert peers.expects_holders()
+        await trio.sleep(EXPECTED_S)
+        assert not peers.expects_holders()
 
 
 def test_what_nobody_has_who_comes_back_in_time_is_a_gap() -> None:

@@ -4,24 +4,17 @@ It names numbers that the consumer has not had, each once, and a reason; and it 
 has expired only where retention has dropped it.
 """
 
-from typing import Final
-
 from busnode.testing.sim.checkers.checker import Found, Story, checker
-from busnode.testing.sim.history import Began, Delivered, GapTold, Gone, Lost, NodeUp
+from busnode.testing.sim.history import Began, Delivered, GapTold, Gone, Lost
 from busnode.wire.ids import LogId
-
-JUST_CAME_S: Final = 0.02
-"""A known race that is not judged: a node that came up so lately may be linked and not have told
-yet what it holds, and a gap that is decided then is told although it could serve (seed 118)."""
 
 Place = tuple[LogId, int]
 
 
 @checker("a gap is told only where nobody can serve")
 def check(story: Story) -> Found:
-    came = [event.at for event in story.history.of(NodeUp)]
     for event in story.history.of(GapTold):
-        if event.held and not any(0 <= event.at - at < JUST_CAME_S for at in came):
+        if event.held:
             yield (
                 event.at,
                 f"{_told(event)}; {' '.join(map(str, event.held))} could be had, in reach",
