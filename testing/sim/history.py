@@ -30,6 +30,10 @@ class NodeUp(Event):
     broker_id: str
 
 
+DISK_LOST: Final = "its disk is lost"
+"""How the way ends in which a node is down that has lost its disk."""
+
+
 @dataclass(frozen=True, slots=True)
 class NodeDown(Event):
     node: str

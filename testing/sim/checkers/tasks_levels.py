@@ -3,11 +3,11 @@
 from typing import Final
 
 from busnode.testing.sim.checkers.checker import Found, Story, checker
-from busnode.testing.sim.history import NodeDown
+from busnode.testing.sim.history import DISK_LOST, NodeDown
 from busnode.testing.sim.task_history import TaskAcked, TaskAnswered
 
 CLONE: Final = "clone"
-"""What names of clones begin with."""
+"""What names of clones begin with. One that goes takes its disk along."""
 
 
 @checker("what is told of a task is durable")
@@ -17,12 +17,16 @@ def check(story: Story) -> Found:
             where = " ".join(event.safe_at) or "no disk"
             text = f"{event.id} was acked as {event.level}, and is safe at {where} alone"
             yield event.at, text, event.payload
-    clones_gone = [e.at for e in story.history.of(NodeDown) if e.node.startswith(CLONE)]
+    disks_gone = [
+        event.at
+        for event in story.history.of(NodeDown)
+        if event.node.startswith(CLONE) or event.how.endswith(DISK_LOST)
+    ]
     for told in story.history.of(TaskAnswered):
         if told.code or told.verb not in ("complete", "fail", "reject"):
             continue
-        if any(told.said_at <= at <= told.at for at in clones_gone):
-            continue  # it may have been the mirror, and has taken its disk along
+        if any(told.said_at <= at <= told.at for at in disks_gone):
+            continue  # it may have been the mirror's, and had it
         if len(told.known_at) < (2 if told.had_mirror else 1):
             where = " ".join(told.known_at) or "no disk"
             text = f"{told.verb} of {told.id} was acked, and is written at {where} alone"

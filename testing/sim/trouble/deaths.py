@@ -5,6 +5,7 @@ import trio
 from busnode.testing.sim.cluster import SimulatedNode
 from busnode.testing.sim.disk import SimDisk
 from busnode.testing.sim.faults import DiskFaults
+from busnode.testing.sim.history import DISK_LOST
 from busnode.testing.sim.stage import Skipped, Stage
 from busnode.testing.sim.trouble.kind import Fault, kind
 
@@ -95,7 +96,7 @@ async def wiped_disk(fault: Fault) -> None:
         if (lonely := stage.spares(node.name)) is not None:
             raise Skipped(lonely)
         fault.begun(node.name)
-        stage.down(node, "killed, its disk is lost")
+        stage.down(node, f"killed, {DISK_LOST}")
         await node.kill()
         disk = SimDisk(f"{stage.seed}/{node.name}/{fault.entry.number}", clock=node.clock)
         if stage.spares(node.name) is None:
@@ -118,7 +119,7 @@ async def wiped_all_copies(fault: Fault) -> None:
     with stage.alone_with(*names) as nodes:
         fault.begun(" ".join(names))
         for node in nodes:
-            stage.down(node, "killed, its disk is lost")
+            stage.down(node, f"killed, {DISK_LOST}")
             await node.kill()
         left = [stage.platters[each] for each in stage.platters if each not in names]
         for name in names:
