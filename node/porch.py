@@ -28,8 +28,8 @@ RECEIVED_MAX: Final = 64 * KIB
 LINGER_S: Final = 1.0
 """How long who was refused may read why: closing with unread bytes would reset the connection."""
 
-COME_A_TURN: Final = 3
-LEAVE_A_TURN: Final = 3
+COME_A_TURN: Final = 2
+LEAVE_A_TURN: Final = 1
 """0.1 to 0.2 ms each. A durable message has three turns of the loop to wait for, and twenty who
 left at once at each of two doors made one of 4 ms."""
 

@@ -13,7 +13,7 @@ import trio
 from busnode.world.network import Stream
 from busnode.world.task_crowd import TaskCrowd
 
-READY_A_TURN: Final = 3
+READY_A_TURN: Final = 1
 """Strangers that are looked at in one turn: 0.1 ms, where the turn itself costs 0.02."""
 
 
