@@ -52,11 +52,13 @@ async def test_all_doors_together_do_one_thing_for_strangers_in_a_turn(
         doors = bus.node.doors
         assert bus.node.listeners.peer is not None
         async with AsyncExitStack() as stack:
-            for number in range(STRANGERS):
-                for address in (bus.node.address, bus.node.listeners.peer.address):
-                    far = await stack.enter_async_context(dialled(bus.network, address))
-                    if number % 2:
-                        far.stream.send(GARBAGE)
+            far = [
+                await stack.enter_async_context(dialled(bus.network, address))
+                for _ in range(STRANGERS)
+                for address in (bus.node.address, bus.node.listeners.peer.address)
+            ]
+            for stranger in far[STRANGERS:]:
+                stranger.stream.send(GARBAGE)
             await bus.settled(lambda: turns.done.total() > 2 * STRANGERS)
             await bus.settled(lambda: not doors.clients.half_open + doors.peers.half_open)
     trio.lowlevel.remove_instrument(turns)
