@@ -9,6 +9,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, Protocol
 
+import trio
+
 from busnode.node.event_kinds import LIMITED
 from busnode.node.events import Tell
 from busnode.node.memory_budget import MemoryBudget
@@ -40,10 +42,15 @@ class Door:
         half_open_max: int,
         budget: MemoryBudget,
         tell: Tell,
+        turn: trio.Lock,
         say: Callable[[BusnodeError], bytes] | None = None,
     ) -> None:
         """`say` puts a refusal into words of the listener's own, if they are not frames."""
         self.name = name
+        self.turn = turn
+        """Whoever has something to do for strangers holds it for that. It is handed on from one
+        turn of the loop to the next: so all doors together do one such thing in a turn, however
+        many there are to be done, and who is in waits for no more than that."""
         self._say = say or _frame
         self.refused = 0
         self.pushed_out = 0

@@ -2,6 +2,8 @@
 
 from typing import TYPE_CHECKING
 
+import trio
+
 from busnode.node.config import NodeConfig
 from busnode.node.door import Door
 from busnode.node.events import Tell
@@ -33,7 +35,7 @@ class Doors:
             config.limit_loopback,
         )  # fmt: skip
         self._clock = clock
-        common = self.arrivals, clock, config.half_open_max, self.budget, tell
+        common = self.arrivals, clock, config.half_open_max, self.budget, tell, trio.Lock()
         self.clients = Door("clients", *common)
         self.peers = Door("nodes", *common)
         self.http = Door("HTTP", *common, say_no)

@@ -64,6 +64,8 @@ class Events:
         self._kept: deque[Event] = deque(maxlen=KEPT_MAX)
         self._unpublished: deque[Event] = deque(maxlen=KEPT_MAX)
         self._woken = trio.Event()
+        self._wakes_at = math.inf
+        """When what was counted is told, as far as the task that publishes knows."""
         self.counts: dict[str, int] = dict.fromkeys(SEVERITIES, 0)
         """How many there were of each severity, folded ones included."""
 
@@ -78,7 +80,8 @@ class Events:
             if kind.is_cheap and told and told[-1] is event:
                 log_only(kind, **facts)
             self._take(told)
-            self._woken.set()
+            if told or (self._folding.next_due() or math.inf) < self._wakes_at:
+                self._woken.set()  # not for each of thousands that are only counted
         except Exception:
             # It happened all the same: whoever tells of it must be able to go on.
             logger.exception("no event of %r", kind.name)
@@ -93,9 +96,9 @@ class Events:
     async def run(self) -> None:
         """Publish what was told."""
         while True:
-            due = self._folding.next_due()
+            self._wakes_at = self._folding.next_due() or math.inf
             # The clock has the scale of deadlines.
-            with trio.CancelScope(deadline=math.inf if due is None else due):
+            with trio.CancelScope(deadline=self._wakes_at):
                 await self._woken.wait()
             self._woken = trio.Event()
             self.publish()

@@ -251,21 +251,21 @@ class RunningNode:
                 self._stranger_broke_off,
             )  # fmt: skip
             nursery.start_soon(porch.run)
-            while True:
-                try:
-                    stream = await self.listeners.client.accept()
-                except OSError:
-                    if self.draining:
-                        await trio.sleep_forever()  # until those who are here have left
-                    raise
-                error = self._no_more(len(self.sessions))
-                if error is not None:
-                    if not self.draining:
-                        self.events.tell(REFUSED, client=stream.peer, why=error)
-                    turn_away(stream, error)
-                    continue
-                if self.doors.clients.lets_in(stream):
-                    porch.wait_for(stream)
+            try:
+                await porch.take_in(self.listeners.client, partial(self._come, porch))
+            except OSError:
+                if self.draining:
+                    await trio.sleep_forever()  # until those who are here have left
+                raise
+
+    def _come(self, porch: Porch, stream: Stream) -> None:
+        error = self._no_more(len(self.sessions))
+        if error is not None:
+            if not self.draining:
+                self.events.tell(REFUSED, client=stream.peer, why=error)
+            turn_away(stream, error)
+        elif self.doors.clients.lets_in(stream):
+            porch.wait_for(stream)
 
     def _come_in(self, nursery: trio.Nursery, stream: Stream, greeting: bytes) -> None:
         client_no = ClientNo(self._next_client_no)

@@ -470,18 +470,19 @@ class Peers:
                 config.hello_timeout_s, partial(self._come_in, nursery), _broke_off,
             )  # fmt: skip
             nursery.start_soon(porch.run)
-            while True:
-                try:
-                    stream = await self._listener.accept()
-                except OSError:
-                    if self._leaving:
-                        porch.turn_away(Draining("this node is leaving"))
-                        await trio.sleep_forever()  # until those who are here have left
-                    raise
-                if self._accepted >= SESSIONS_MAX or self._leaving:
-                    stream.close()
-                elif self._doors.peers.lets_in(stream):
-                    porch.wait_for(stream)
+            try:
+                await porch.take_in(self._listener, partial(self._come, porch))
+            except OSError:
+                if self._leaving:
+                    porch.turn_away(Draining("this node is leaving"))
+                    await trio.sleep_forever()  # until those who are here have left
+                raise
+
+    def _come(self, porch: Porch, stream: Stream) -> None:
+        if self._accepted >= SESSIONS_MAX or self._leaving:
+            stream.close()
+        elif self._doors.peers.lets_in(stream):
+            porch.wait_for(stream)
 
     def _come_in(self, nursery: trio.Nursery, stream: Stream, greeting: bytes) -> None:
         session = PeerSession(

@@ -115,6 +115,13 @@ class CutListener:
             if self._network.is_dead:
                 await trio.sleep_forever()  # the dead do not wonder where their sockets are
             raise
+        return self._kept(stream)
+
+    def accept_nowait(self) -> Stream | None:
+        stream = self._listener.accept_nowait()
+        return None if stream is None else self._kept(stream)
+
+    def _kept(self, stream: Stream) -> Stream:
         kept = self._network.accepted(stream, self.address.port)
         return kept if self._tls is None else self._tls.wrap(kept, None)
 

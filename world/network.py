@@ -7,6 +7,8 @@ frames costs no checkpoint, task or channel.
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
+import trio
+
 from busnode.world.files import Bytes, ReadFile
 from busnode.world.tls import Certificate, TlsTerms
 
@@ -87,9 +89,9 @@ class Crowd(Protocol):
         """Whoever closes a stream, or hands it on, says so before."""
         ...
 
-    async def run(self, ready: Callable[[Stream], None]) -> None:
+    async def run(self, ready: Callable[[Stream], None], turn: trio.Lock) -> None:
         """Call `ready` for a stream whenever there is something to receive, or its end: for a few
-        at once, and with others having their turn between them."""
+        at once, while it holds `turn`."""
         ...
 
 
@@ -101,6 +103,11 @@ class Listener(Protocol):
 
     async def accept(self) -> Stream:
         """The next connection. It fails only when the listener was closed, never for a shortage."""
+        ...
+
+    def accept_nowait(self) -> Stream | None:
+        """One more, if there is one to be had at once. It never fails: `accept` says why there is
+        none."""
         ...
 
     def close(self) -> None: ...

@@ -6,23 +6,15 @@ epoll costs neither. Measured with 5,000 connections that never greet.
 
 import select
 from collections.abc import Callable
-from typing import Final, Protocol, runtime_checkable
+from typing import Final
 
 import trio
 
 from busnode.world.network import Stream
 from busnode.world.task_crowd import TaskCrowd
 
-READY_BEFORE_YIELD: Final = 8
-"""Strangers that are looked at before others have their turn: a third of a millisecond. With 3 the
-slowest hundredth of a client's messages took as long under a flood."""
-
-
-@runtime_checkable
-class HasDescriptor(Protocol):
-    """A stream that is a socket, and nothing but a socket."""
-
-    descriptor: int
+READY_A_TURN: Final = 1
+"""Strangers that are looked at in one turn: 0.1 ms, where the turn itself costs 0.02."""
 
 
 class RealCrowd:
@@ -33,10 +25,11 @@ class RealCrowd:
         self._others = TaskCrowd()
 
     def add(self, stream: Stream) -> None:
-        if not isinstance(stream, HasDescriptor):
+        # Only what is a socket and nothing else has one. To ask a protocol took 20 µs.
+        number: int | None = getattr(stream, "descriptor", None)
+        if number is None:
             self._others.add(stream)
             return
-        number = stream.descriptor
         self._epoll.register(number, select.EPOLLIN)
         self._streams[number] = stream
         self._numbers[stream] = number
@@ -49,16 +42,17 @@ class RealCrowd:
             del self._streams[number]
             self._epoll.unregister(number)
 
-    async def run(self, ready: Callable[[Stream], None]) -> None:
+    async def run(self, ready: Callable[[Stream], None], turn: trio.Lock) -> None:
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._others.run, ready)
+                nursery.start_soon(self._others.run, ready, turn)
                 while True:
                     await trio.lowlevel.wait_readable(self._epoll.fileno())
-                    for number, _ in self._epoll.poll(0, READY_BEFORE_YIELD):
-                        stream = self._streams.get(number)
-                        if stream is not None:
-                            ready(stream)
+                    async with turn:
+                        for number, _ in self._epoll.poll(0, READY_A_TURN):
+                            stream = self._streams.get(number)
+                            if stream is not None:
+                                ready(stream)
         finally:
             self._epoll.close()
             self._streams.clear()

@@ -141,9 +141,7 @@ class RealListener:
             # First a checkpoint: a flood of connections must not keep the loop from its other work.
             await trio.lowlevel.checkpoint()
             try:
-                connection, sockaddr = self._socket.accept()
-                stream = RealStream(connection, _address(sockaddr))
-                return stream if self._tls is None else self._tls.wrap(stream, None)
+                return self._accept()
             except BlockingIOError:
                 await self._wait_readable()
             except OSError as error:
@@ -151,6 +149,17 @@ class RealListener:
                     await trio.sleep(EXHAUSTED_PAUSE_S)
                 elif error.errno not in GIVEN_UP:
                     raise
+
+    def accept_nowait(self) -> Stream | None:
+        try:
+            return self._accept()
+        except OSError:
+            return None
+
+    def _accept(self) -> Stream:
+        connection, sockaddr = self._socket.accept()
+        stream = RealStream(connection, _address(sockaddr))
+        return stream if self._tls is None else self._tls.wrap(stream, None)
 
     async def _wait_readable(self) -> None:
         try:
@@ -230,6 +239,8 @@ def real_tls(terms: TlsTerms) -> Tls:
 
 def _address(sockaddr: tuple[str, int] | tuple[str, int, int, int]) -> Address:
     """An address that can be dialled: with the scope of a link-local one, and IPv4 as IPv4."""
+    if len(sockaddr) == 2:
+        return Address(*sockaddr)  # IPv4, in numbers already
     host, port = socket.getnameinfo(sockaddr, socket.NI_NUMERICHOST | socket.NI_NUMERICSERV)
     if "." in host:
         host = host.removeprefix("::ffff:")

@@ -82,6 +82,7 @@ def leave_alone_what_is_there() -> None:
     a node has once it has started. They never become garbage, and to look at these 40,000 took 10
     ms of each full collection, while everybody waits."""
     gc.freeze()
+    gc.set_threshold(700, 3, 33)
 
 
 def raise_file_limit() -> int:

@@ -15,6 +15,8 @@ class TaskCrowd:
         self._scopes: dict[Stream, trio.CancelScope] = {}
         self._came = trio.Event()
         self._new: list[Stream] = []
+        self._next = trio.Lock()
+        """One of them waits for the turn: nobody else should stand behind all of them."""
 
     def add(self, stream: Stream) -> None:
         self._scopes[stream] = trio.CancelScope()
@@ -26,16 +28,16 @@ class TaskCrowd:
         if scope is not None:
             scope.cancel()
 
-    async def run(self, ready: Callable[[Stream], None]) -> None:
+    async def run(self, ready: Callable[[Stream], None], turn: trio.Lock) -> None:
         async with trio.open_nursery() as nursery:
             while True:
                 new, self._new = self._new, []
                 for stream in new:
-                    nursery.start_soon(self._wait, stream, ready)
+                    nursery.start_soon(self._wait, stream, ready, turn)
                 await self._came.wait()
                 self._came = trio.Event()
 
-    async def _wait(self, stream: Stream, ready: Callable[[Stream], None]) -> None:
+    async def _wait(self, stream: Stream, ready: Callable[[Stream], None], turn: trio.Lock) -> None:
         scope = self._scopes.get(stream)
         if scope is None:
             return
@@ -43,5 +45,6 @@ class TaskCrowd:
             while self._scopes.get(stream) is scope:
                 with suppress(OSError):  # who receives from it hears of that
                     await stream.wait_readable()
-                if self._scopes.get(stream) is scope:
-                    ready(stream)
+                async with self._next, turn:
+                    if self._scopes.get(stream) is scope:
+                        ready(stream)

@@ -202,11 +202,17 @@ class SimListener:
     async def accept(self) -> Stream:
         await trio.lowlevel.checkpoint()
         while not self._closed:
-            if self.waiting:
-                self._network.changed.unpark_all()
-                return self.waiting.popleft()
+            stream = self.accept_nowait()
+            if stream is not None:
+                return stream
             await self._changed.park()
         raise OSError(errno.EBADF, "it was closed on this side")
+
+    def accept_nowait(self) -> Stream | None:
+        if self._closed or not self.waiting:
+            return None
+        self._network.changed.unpark_all()
+        return self.waiting.popleft()
 
     def close(self) -> None:
         if not self._closed:

@@ -48,6 +48,38 @@ def test_what_json_has_of_an_event_is_the_event_again() -> None:
         read_event({"utc_us": 1})
 
 
+def test_one_that_is_only_counted_wakes_nobody_and_is_told_in_time() -> None:
+    told: list[tuple[float, int]] = []
+    wakings = 0
+
+    class Counted(Events):
+        def publish(self) -> None:
+            nonlocal wakings
+            wakings += 1
+            super().publish()
+
+    async def main() -> None:
+        clock = SimClock()
+
+        def publish(topic: Topic, payload: bytes, utc_us: int) -> None:
+            del topic, utc_us
+            told.append((clock.monotonic() - began, json.loads(payload)["count"]))
+
+        here = Counted(clock, "a", BROKER, publish)
+        began = clock.monotonic()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(here.run)
+            for _ in range(100):
+                here.tell(LINK_LOST, name="b")
+                await trio.sleep(0.05)
+            await trio.sleep(10)
+            nursery.cancel_scope.cancel()
+
+    simulate(0, main)
+    assert [(round(at_s), count) for at_s, count in told] == [(0, 1), (10, 99)]
+    assert wakings < 6
+
+
 def published(events: int) -> list[dict[str, Any]]:
     """Tell of so many different things; what was published of them."""
     out: list[dict[str, Any]] = []

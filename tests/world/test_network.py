@@ -304,6 +304,19 @@ async def test_connections_wait_to_be_accepted(ground: Ground) -> None:
     close(listener, *near, *far)
 
 
+async def test_one_more_is_accepted_at_once_where_there_is_one(ground: Ground) -> None:
+    listener = await ground.listen()
+    assert listener.accept_nowait() is None
+    near = [await ground.dialling.dial(listener.address) for _ in range(3)]
+    far = [await listener.accept()]
+    while (stream := listener.accept_nowait()) is not None:
+        far.append(stream)
+    assert len(far) == 3
+    listener.close()
+    assert listener.accept_nowait() is None
+    close(*near, *far)
+
+
 async def test_a_cancelled_accept_loses_no_connection(ground: Ground) -> None:
     listener = await ground.listen()
     near = await ground.dialling.dial(listener.address)
