@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 from busnode.client.blocking import BlockingBus
 from busnode.testing import BusCluster
 
+from .conftest import said
 from .queries import start
 
 pytestmark = pytest.mark.spark
@@ -51,7 +52,7 @@ class Appender:
 
 def run_queries(folder: Path, directory: Path, url: str) -> "subprocess.Popen[bytes]":
     command = [sys.executable, "-m", "tests.pipeline.queries", str(folder), str(directory), url]
-    with (folder / "stderr").open("ab") as stderr:
+    with (folder / "stderr").open("wb") as stderr:
         return subprocess.Popen(
             command, cwd=ROOT, stdout=stderr, stderr=stderr, start_new_session=True
         )
@@ -74,8 +75,8 @@ def wait_for_the_middle(process: "subprocess.Popen[bytes]", folder: Path, began:
     """Until both queries are in the middle of a batch, and one has done more than before."""
     give_up_at = monotonic() + PATIENCE_S
     while not unfinished(folder) or began >= len(numbers(folder / "checkpoint-out" / "commits")):
-        assert process.poll() is None, (folder / "stderr").read_text()[-3000:]
-        assert monotonic() < give_up_at, (folder / "stderr").read_text()[-3000:]
+        assert process.poll() is None, said((folder / "stderr").read_text())
+        assert monotonic() < give_up_at, said((folder / "stderr").read_text())
         sleep(0.005)
 
 
