@@ -6,10 +6,14 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from busnode.pipeline.java import use_java
+from busnode.pipeline.worker_environment import complete_environment
 from busnode.wire.errors import Refused
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+FORMAT: Final = "busnode"
+"""What the logs of the bus are called where Spark reads or writes them."""
 
 SETTINGS: Final = {
     "spark.sql.python.filterPushdown.enabled": "true",  # so that filters choose files and ranges
@@ -29,7 +33,7 @@ def session(
     app: str = "busnode", master: str | None = None, settings: Mapping[str, str] | None = None
 ) -> "SparkSession":
     """A SparkSession on a Java that was found or brought along, set up for the format `busnode`,
-    which Spark finds by itself (`pyspark_busnode`).
+    which Spark finds by itself (`pyspark_busnode`). Its streams may start at the same moment.
 
     Without a `master` it is the one that spark-submit or Spark's own configuration names, else
     `local[*]`. What runs already is taken up. Raises Refused when Spark or Java is missing.
@@ -49,4 +53,6 @@ def session(
             os.environ.setdefault("SPARK_LOCAL_IP", local["spark.driver.host"])
     for name, value in {**SETTINGS, **local, **(settings or {})}.items():
         builder = builder.config(name, value)
-    return builder.getOrCreate()
+    made = builder.getOrCreate()
+    complete_environment(made, FORMAT)
+    return made

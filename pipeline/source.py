@@ -1,17 +1,14 @@
 """The format `busnode`: what Spark asks for tables and streams of messages, and gives rows to."""
 
-from typing import Final
-
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from busnode.pipeline.batch import MessageReader
 from busnode.pipeline.columns import TABLE, arrow_schema
 from busnode.pipeline.options import sink_options, source_options
+from busnode.pipeline.session import FORMAT
 from busnode.pipeline.sink import MessageStreamWriter, MessageWriter, check_columns
 from busnode.pipeline.stream import MessageStreamReader
-
-FORMAT: Final = "busnode"
 
 
 class BusnodeSource(DataSource):

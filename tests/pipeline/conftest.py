@@ -21,6 +21,15 @@ SETTINGS = {
     "spark.sql.adaptive.enabled": "false",
 }
 
+SAID_MAX = 20_000
+
+
+def said(text: str) -> str:
+    """What a process with a JVM has said, for the message of a failure: the head of an exception
+    stands far before its end."""
+    half = SAID_MAX // 2
+    return text if len(text) <= SAID_MAX else f"{text[:half]}\n[...]\n{text[-half:]}"
+
 
 @pytest.fixture(scope="session")
 def spark() -> "Iterator[SparkSession]":
