@@ -234,6 +234,8 @@ class Mending:
                 facts = fields(log=key.log_id, first_no=key.first_no, error=error)
                 logger.error("damage could not be mended", extra=facts)
                 self._give_up(key)
+            # With nobody to ask a try waits for nothing, and there may be thousands of holes.
+            await trio.lowlevel.checkpoint()
 
     async def _try(self, key: HoleKey) -> None:
         log = self._store.get(key.log_id)

@@ -49,18 +49,21 @@ class Piece:
     """A stretch of bytes to send: some in memory, then perhaps a range of a file.
 
     `suspect` is told of a range whose file fails: what was announced must follow, so this ends the
-    connection, and whoever comes again should not be promised the same.
+    connection, and whoever comes again should not be promised the same. `share` is how many pieces
+    it counts for where others wait for their turn: to make one of many small parts takes longer.
     """
 
-    __slots__ = ("data", "range", "suspect")
+    __slots__ = ("data", "range", "share", "suspect")
 
     def __init__(
         self,
         data: bytes,
         range_: Range | None = None,
         suspect: Callable[[Range], None] | None = None,
+        share: int = 1,
     ) -> None:
         self.data = data
+        self.share = share
         self.range = range_
         self.suspect = suspect
 
@@ -269,11 +272,11 @@ class Outgoing:
             self._budget.add(-self._control_bytes)
             self._control_bytes = 0
         elif self._sources:
-            if not self._pieces_left or self._bytes_left <= 0:
+            if self._pieces_left <= 0 or self._bytes_left <= 0:
                 return self._block()
-            self._pieces_left -= 1
             source = next(iter(self._sources))
             piece = source.next_piece()
+            self._pieces_left -= 1 if piece is None else piece.share
             if piece is None:
                 del self._sources[source]
             else:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from itertools import pairwise
 
 import pytest
 import trio
@@ -11,6 +12,7 @@ from busnode.client import Bus, Gap
 from busnode.node.peer_session import PeerSession
 from busnode.node.peers import EXPECTED_S
 from busnode.replication.mending import HoleKey
+from busnode.segments.damage import Hole
 from busnode.segments.log import FileLog
 from busnode.segments.segment import index_path
 from busnode.segments.steps import work_off
@@ -493,3 +495,25 @@ def test_what_a_disk_cannot_read_for_a_moment_does_not_wait_for_what_others_are_
             async with consumer.subscribe("/u", start="earliest", on_gap="raise") as others:
                 assert numbers(await take(others, 10)) == list(range(10))
             assert origin.disk.faults[DiskFault.READ_EIO] == 1
+
+
+def test_many_holes_that_nobody_has_do_not_keep_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    holes = [Hole(MsgNo(n), MsgNo(n), "", 0, 0, "missing between two segments") for n in range(300)]
+    told: list[bool] = []
+
+    @on_cluster(0, "a")
+    async def _(cluster: SimulatedCluster) -> None:
+        async with cluster.client("a", name="publisher") as publisher:
+            await publish(publisher, "/t", range(1))
+        log = cluster["a"].node.store.get(log_of(cluster["a"]))
+        assert log is not None
+        monkeypatch.setattr(FileLog, "holes", lambda _: holes)
+        for hole in holes[1:]:
+            assert cluster["a"].node.peers.mending.ask(log, hole, told.append)
+        counts = [0]
+        while len(told) < len(holes) - 1:
+            await trio.lowlevel.checkpoint()
+            counts.append(len(told))
+        assert max(b - a for a, b in pairwise(counts)) <= 2, "others have their turn in between"
+
+    assert not any(told)

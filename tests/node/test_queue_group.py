@@ -8,7 +8,14 @@ from pathlib import Path
 import pytest
 import trio
 
-from busnode.node.subscription import PIECE_BYTES
+from busnode.node.outgoing import PIECES_BEFORE_YIELD
+from busnode.node.subscription import (
+    HANDED_MAX,
+    HANDED_OF_A_PIECE,
+    PIECE_BYTES,
+    Handed,
+    Subscription,
+)
 from busnode.node.unfinished import UNFINISHED_BYTES_MAX
 from busnode.segments.retention import RetentionRules
 from busnode.wire.control import Ack, Chunk, Credit, Gap, Unsubscribe
@@ -397,3 +404,40 @@ async def test_a_long_backlog_goes_on_without_new_credit_or_messages(tmp_path: P
             nursery.start_soon(read, "two", two)
         assert shares.total() == 400
         assert min(shares.values()) > 20
+
+
+class Steps(trio.abc.Instrument):
+    """Counts what the node does within one step of a task, and has the most."""
+
+    def __init__(self) -> None:
+        self.most = self.now = 0
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        del task
+        self.now = 0
+
+    def count(self) -> None:
+        self.now += 1
+        self.most = max(self.most, self.now)
+
+
+async def test_a_member_that_comes_to_many_small_batches_does_not_keep_the_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = 3000
+    steps = Steps()
+    hand_over = Subscription.hand_over
+
+    def counted(member: Subscription, handed: Handed) -> None:
+        steps.count()
+        hand_over(member, handed)
+
+    monkeypatch.setattr(Subscription, "hand_over", counted)
+    async with real_bus(tmp_path) as bus, bus.client(1) as publisher, bus.client(2) as member:
+        await join(member, credit_bytes=0)
+        await publish(publisher, count)
+        trio.lowlevel.add_instrument(steps)
+        await member.credit(AMPLE)
+        assert [payload for _, payload in await member.messages(count)] == payloads(count)
+        trio.lowlevel.remove_instrument(steps)
+    assert 0 < steps.most <= PIECES_BEFORE_YIELD * HANDED_OF_A_PIECE + 2 * HANDED_MAX
