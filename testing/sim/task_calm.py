@@ -32,8 +32,7 @@ async def try_tasks(stage: Stage, clients: TaskClients) -> None:
             bus = clients.buses[enqueuer.name]
             for queue in QUEUES:
                 for more in ({}, {"priority": 5}, {"delay": 0.5}):
-                    # A worker may be busy for longer than the lease of what it has asked for ahead.
-                    wishes: dict[str, Any] = {"retry": "0,0,0", **more}
+                    wishes: dict[str, Any] = {"retry": "none", **more}
                     ids += await enqueuer.enqueue(bus, queue, wishes, count=2)
         ids += await _try_order(stage, clients, clients.enqueuers[0])
         while _undone(stage, ids):

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import trio
 
+from busnode.node.handed import Handed
 from busnode.node.outgoing import PIECES_BEFORE_YIELD
 from busnode.node.subscription import (
     HANDED_MAX,
     HANDED_OF_A_PIECE,
     PIECE_BYTES,
-    Handed,
     Subscription,
 )
 from busnode.node.unfinished import UNFINISHED_BYTES_MAX
