@@ -5,11 +5,12 @@ import os
 import signal
 import subprocess
 import sys
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 from pyarrow import parquet
@@ -23,7 +24,7 @@ from busnode.pipeline.archive_runs import Archive
 from busnode.pipeline.columns import ARCHIVED, arrow_schema
 from busnode.pipeline.directories import Directories
 from busnode.pipeline.options import source_options
-from busnode.pipeline.record_rows import Span
+from busnode.pipeline.record_rows import RecordRows, Span
 from busnode.pipeline.restore import (
     Wanted,
     incarnations,
@@ -32,7 +33,7 @@ from busnode.pipeline.restore import (
     restore_incarnation,
 )
 from busnode.pipeline.restored_log import append_rows
-from busnode.wire.errors import BadOption, BusnodeError, DataDirectoryInUse, StorageFailed
+from busnode.wire.errors import BadOption, BusnodeError, DataDirectoryInUse, DataLost, StorageFailed
 from busnode.wire.frames import Flags
 from busnode.wire.ids import LogId, Pattern, Topic
 from busnode.world.real_clock import RealClock
@@ -181,6 +182,13 @@ def test_what_was_not_written_as_it_should_be_is_no_archive(
     with pytest.raises(PySparkException, match=path.name):
         restore(spark, str(to), EVERYTHING, str(tmp_path / "again"))
     assert not (tmp_path / "again").exists()
+    path.write_bytes(kept)
+    table = parquet.ParquetFile(path).read()
+    payloads = pa.array([b"changed", *table.column("payload").to_pylist()[1:]], pa.binary())
+    place = table.column_names.index("payload")
+    parquet.write_table(table.set_column(place, "payload", payloads), path)
+    with pytest.raises(StorageFailed, match=f"has {file.rows} rows .* had {file.rows} with"):
+        read_verified(first.directory, file)
     path.write_bytes(kept[: len(kept) // 2])
     with pytest.raises(StorageFailed, match="cannot be read"):
         read_verified(first.directory, file)
@@ -207,6 +215,35 @@ def test_a_file_that_does_not_read_back_as_it_was_written_is_not_archived(
     monkeypatch.setattr(parquet, "write_table", write_less)
     with pytest.raises(StorageFailed, match=r"has 39 rows .* the log had 40"):
         write()
+
+
+def test_a_range_that_was_not_read_whole_is_not_archived(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever it is that reads less than there is, and says nothing."""
+    logs = Directories([str(closed_log(tmp_path / "n1"))], Pattern("/orders/new"))
+    ((log_id, extent),) = logs.extents().items()
+    (part, *_) = logs.ranges(log_id, Span(*extent), None)
+    monkeypatch.setattr(RecordRows, "finish", lambda _: iter(()))
+    monkeypatch.setattr(RecordRows, "add", lambda _, stretch: iter(()))
+    schema, made = arrow_schema(ARCHIVED), str(tmp_path / "made")
+    with pytest.raises(DataLost, match=r"0 of the messages 1–40 .* were read, not 40"):
+        write_range(logs, part, schema, made, "0", tolerant=False)
+    assert write_range(logs, part, schema, made, "0", tolerant=True) == []
+
+
+def test_days_that_interleave_in_a_segment_are_restored_in_the_order_of_numbers(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    source, to = tmp_path / "n1", tmp_path / "archive"
+    later = numbered(11, 10, utc_us=UTC_US + DAY_US)
+    write_log(source, ORDERS, [numbered(1, 10), later, numbered(21, 10)])
+    age(source)
+    assert run(spark, source, to).files == 2  # the second has numbers amid those of the first
+    (logs,) = incarnations(planned(str(to), EVERYTHING, str(tmp_path / "again")))
+    (told,) = restore_incarnation(str(tmp_path / "made"), logs)
+    assert (told.messages, told.first_no, told.last_no) == (30, 1, 30)
+    assert messages(read_rows(tmp_path / "made")) == messages(read_rows(source))
 
 
 def test_a_log_that_does_not_read_back_as_the_archive_has_it_is_not_restored(
@@ -311,6 +348,9 @@ def test_days_and_topics_choose_what_is_restored(spark: SparkSession, tmp_path: 
         ("/orders/new", 81, 120)
     ]
     assert [row["msg_no"] for row in read_rows(tmp_path / "late")] == [*range(81, 121)]
+    until = day - timedelta(days=1)  # that day is in it, and what a clock that went back put there
+    early = planned(str(to), Wanted(Pattern("/orders/*"), until=until), str(tmp_path / "early"))
+    assert [span for span, _ in early.values()] == [(1, 130)]
     with pytest.raises(BadOption, match="nothing of /none"):
         restore(spark, str(to), Wanted(Pattern("/none")), str(tmp_path / "none"))
     with pytest.raises(BadOption, match="is no archive"):

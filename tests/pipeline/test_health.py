@@ -77,6 +77,7 @@ def test_a_table_of_heartbeats_is_judged_as_of_a_moment(
         "slow": "unresponsive",
         "later": "dead",
     }
+    assert [*now] == ["later", "mail", "slow", "billing"]  # the worst first
     assert now["mail"]["since"] == moment(230).astimezone().replace(tzinfo=None)
     rows = changes.orderBy("at").collect()
     mail = [row["state"] for row in rows if row["service"] == "mail"]

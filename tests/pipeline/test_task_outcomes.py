@@ -62,7 +62,7 @@ def test_a_task_is_followed_through_attempts_and_from_one_log_to_the_next(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     first, second = ORDERS.broker_id, LATER.broker_id
-    tasks = [Row(n, b"", UTC_US) for n in range(1, 6)]
+    tasks = [Row(n, b"", UTC_US) for n in range(1, 8)]
     write_log(tmp_path / "n1", LogId(first, Topic("/$task/mail")), [tasks])
     at = UTC_US + 10 * S
 
@@ -78,9 +78,11 @@ def test_a_task_is_followed_through_attempts_and_from_one_log_to_the_next(
             record(3, journal.Failed([2, 3], [2, 2], [DEAD, at], at, "w", "last")),
             record(4, journal.Finished("completed", ((3, 3),)), at + 10 * S),
             record(5, journal.Finished("carried", ((4, 4),))),
+            record(6, journal.Finished("elsewhere", ((6, 6),))),
+            record(7, journal.Failed([7], [1], [DEAD], at, "w", "last"), at + 5 * S),
         ],
     )
-    carried = Carried(f"{first.hex()}-4", UTC_US, attempts=3)
+    carried = Carried(f"{first.hex()}-4", UTC_US + S, attempts=3)
     write_log(
         tmp_path / "n1",
         LogId(second, Topic("/$task/mail")),
@@ -102,12 +104,16 @@ def test_a_task_is_followed_through_attempts_and_from_one_log_to_the_next(
         "3": ("completed", 3, 20.0, "last"),
         "4": ("completed", 4, 60.0, None),
         "5": ("waiting", 0, None, None),
+        "6": ("waiting", 0, None, None),
+        "7": ("dead", 1, 15.0, "last"),
     }
     (queue,) = queue_totals(outcomes).collect()
-    assert (queue["tasks"], queue["completed"], queue["dead"], queue["waiting"]) == (5, 3, 1, 1)
-    assert (queue["seconds_p50"], queue["seconds_max"], queue["attempts"]) == (20.0, 60.0, 10)
+    assert (queue["tasks"], queue["completed"], queue["dead"], queue["waiting"]) == (7, 3, 2, 2)
+    assert (queue["seconds_p50"], queue["seconds_max"], queue["attempts"]) == (20.0, 60.0, 11)
     (letter,) = dead_letters(outcomes).collect()
-    assert (letter["queue"], letter["error"], letter["tasks"]) == ("mail", "last", 1)
+    assert (letter["queue"], letter["error"], letter["tasks"]) == ("mail", "last", 2)
+    assert (letter["last"] - letter["first"]).total_seconds() == 5
+    assert letter["attempts"] == 1.5
 
 
 @pytest.mark.spark
