@@ -80,8 +80,7 @@ def run_seed(
     names: list[str] = list(NODES[:count])
     settings = _settings(entropy, count)
     if profile.about == "tasks":
-        # Six times that, for an heir that may have an old copy, is within the 30 s of liveness.
-        settings["adopt_after_s"] = entropy.choose((1.0, 2.0, 4.0))
+        settings["adopt_after_s"] = entropy.choose((1.0, 2.0, 5.0))
     drawn = draw_schedule(entropy.fork("schedule"), profile, list(KINDS), names)
     schedule = drawn if only is None else only
     history = History(told)

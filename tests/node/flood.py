@@ -22,7 +22,7 @@ import trio
 
 from busnode.client import Bus, Subscription, connect
 
-from .process_cluster import PATIENCE_S, Node
+from .process_cluster import PATIENCE_S, Node, logged_failure
 
 Flooder = subprocess.Popen[str]
 
@@ -236,8 +236,8 @@ async def flood(
     finally:
         node.end()
     log = (folder / "n1.log").read_text()
-    if "Traceback" in log or "failed" in log:
-        report.wrong.append(f"the node has logged a failure: {log[-3000:]}")
+    if failure := logged_failure(log):
+        report.wrong.append(f"the node has logged a failure: {failure}")
     if len(log) > MIB:
         report.wrong.append(f"the node has logged {len(log)} bytes")
     return report

@@ -31,7 +31,7 @@ from busnode.wire.runs import DELIVERED_KINDS
 
 from .guarded import KEY, Papers, token_of
 from .hostile_frames import CLIENTS, GUARDED_STATES, IDENTITY, PEERS, STATES, Hostile
-from .process_cluster import PATIENCE_S, Node
+from .process_cluster import PATIENCE_S, Node, logged_failure
 
 ROOT: Final = Path(__file__).parents[2]
 HOSTILE_AT_ONCE: Final = 16
@@ -402,8 +402,8 @@ async def fuzz(
     if report.growth_bytes > GROWTH_BYTES_MAX:
         report.wrong.append(f"memory has grown by {report.growth_bytes} bytes")
     log = (folder / "n1.log").read_text()
-    if "Traceback" in log or "failed" in log:
-        report.wrong.append(f"the node has logged a failure: {log[-3000:]}")
+    if failure := logged_failure(log):
+        report.wrong.append(f"the node has logged a failure: {failure}")
     return report
 
 

@@ -194,3 +194,10 @@ async def until(holds: Callable[[], bool], what: str) -> float:
 async def take(messages: Subscription, count: int) -> list[Message]:
     with trio.fail_after(PATIENCE_S):
         return [await anext(messages) for _ in range(count)]
+
+
+def logged_failure(log: str) -> str:
+    """Where a node's log tells of an error that it should have handled, and what came then."""
+    log = log.replace("Unpack failed", "")  # what msgpack says of a frame that was refused
+    places = [place for word in ("Traceback", "failed") if (place := log.find(word)) >= 0]
+    return log[max(0, min(places) - 500) : min(places) + 4000] if places else ""
