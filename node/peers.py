@@ -613,7 +613,7 @@ class Peers:
         self.tell_of(LINK_MADE, **who)
         self.bidding.join(link)
         self.task_home.linked(link)
-        self.task_claims.linked(link)
+        self.task_claims.tell_all(link)
         self.mirroring.linked(link)
         self.repairing.linked(link)
         self.mending.came()

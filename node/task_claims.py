@@ -186,19 +186,12 @@ class TaskClaims:
         found.pop(self._me, None)
         self._origins = found
 
-    def _look_who_is_there(self) -> None:
+    def _look(self) -> None:
         now = self._world.clock.monotonic()
         links = self._peers.links_by_incarnation()
         events: list[Event] = [WriterSeen(each) for each in links if each not in self._alive]
         events += [WriterGone(each, now) for each in self._alive if each not in links]
         self._alive = dict.fromkeys(links)
-        for event in events:
-            self._handle(event)
-
-    def _look(self) -> None:
-        now = self._world.clock.monotonic()
-        self._look_who_is_there()
-        events: list[Event] = []
         for origin in self._origins:
             holders = self._peers.longest_copies(origin)
             events.append(Holds(origin, holders, self._peers.is_more_away(origin)))
@@ -237,9 +230,8 @@ class TaskClaims:
             self._publish(claimed)
         self._handle(Heard(claimed))
 
-    def linked(self, link: Link) -> None:
-        """A node has come: what it must know. It may be gone before it is looked who is there."""
-        self._look_who_is_there()
+    def tell_all(self, link: Link) -> None:
+        """What a node must know that has just been linked."""
         for claimed in self._claims.known:
             link.tell(message_of(claimed))
 

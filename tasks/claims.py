@@ -19,10 +19,9 @@ GONE_AFTER_S: Final = 10.0
 """A node that restarts is back by then, and goes on with its tasks itself."""
 
 OLD_COPY_TIMES: Final = 6
-"""How many times as long an heir waits that knows of a longer copy than any that is there, or has
-started too late to know of one: a minute, in which a crashed node is started again and a machine
-boots. What it would do again from an old copy was done, and may have been paid for; but if that
-node never comes its tasks must go on."""
+"""How many times as long an heir waits that knows of a longer copy than any that is there: a
+minute, in which a crashed node is started again and a machine boots. What it would do again from an
+old copy was done, and may have been paid for; but if that node never comes its tasks must go on."""
 
 CLAIMS_MAX: Final = 10_000
 """Claims that are remembered. By then the logs of the oldest have expired."""
@@ -333,8 +332,7 @@ class Claims:
         for origin, holders in self._holders.items():
             held_at = self._held_at.setdefault(origin, at_s)
             gone_s = at_s - self._gone_at.get(origin, held_at)
-            may_be_old = origin in self._old or origin not in self._gone_at  # or never seen alive
-            wait_s = self._gone_after_s * (OLD_COPY_TIMES if may_be_old else 1)
+            wait_s = self._gone_after_s * (OLD_COPY_TIMES if origin in self._old else 1)
             first = next((holder for holder in holders if holder in self._alive), None)
             if gone_s >= wait_s and first == self.me and origin not in due:
                 due.append(origin)

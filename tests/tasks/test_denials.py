@@ -62,8 +62,7 @@ def test_what_was_claimed_by_one_that_is_no_more_goes_on_with_whoever_claims_tha
     claims = claims_of(C, Claimed(A, B, 100))
     assert claims.end_of(A) == B
     claims.handle(Holds(B, [C]))
-    claims.handle(WriterSeen(B))
-    claims.handle(WriterGone(B, 0.0))
+    claims.handle(Ticked(0.0))
     assert claims.handle(Ticked(2.0)) == [Claim(B)]
     assert claims.handle(Heard(Claimed(B, C, 300))) == [TakeOver(B), TakeOver(A)]
 
