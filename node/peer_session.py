@@ -224,6 +224,7 @@ class PeerSession(Conversation):
         """It is gone, and so is what it wanted."""
         self._host.copies.leave(self)
         self._tasks.forget()
+        del self._tasks  # which knows us: all that we had would wait for the garbage collector
         router = self._host.router
         for pattern in self._patterns.values():
             router.remove(pattern, self.feed)

@@ -118,7 +118,6 @@ class Subscription:
         self._dropped = 0
         self._handed: deque[Handed] = deque()
         self._handed_bytes = 0
-        self._kinds = (self._next_handed, self._next_live, self._next_of_logs)
         self._turn = 0
         self.refill: Callable[[], None] = _nothing
         self.fetched_logs: Container[LogId] = ()
@@ -320,9 +319,9 @@ class Subscription:
             return None
         if not self._handed:
             self.refill()
-        for _ in self._kinds:
-            self._turn = (self._turn + 1) % len(self._kinds)
-            piece = self._kinds[self._turn]()
+        for _ in self._KINDS:
+            self._turn = (self._turn + 1) % len(self._KINDS)
+            piece = self._KINDS[self._turn](self)
             if piece is not None:
                 return piece
         return None
@@ -424,6 +423,9 @@ class Subscription:
         if found.data is None:
             return Piece(header, found, cursor.reader.suspect)
         return Piece(b"".join((header, found.data)))
+
+    # Not methods of one instance: that would be a cycle, and what it had be kept when it ends.
+    _KINDS = (_next_handed, _next_live, _next_of_logs)
 
     def _gap(self, cursor: LogCursor, hole: Hole) -> Piece:
         log_id = cursor.log.log_id

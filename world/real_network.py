@@ -179,14 +179,16 @@ class RealNetwork:
 
         When none answers it raises the error of the one that failed first.
         """
+        failure: OSError | None = None
         try:
             stream = await trio.open_tcp_stream(address.host, address.port)
         except OSError as error:
-            match error.__cause__:
-                case BaseExceptionGroup(exceptions=(OSError() as first, *_)):
-                    raise first from None
-                case _:
-                    raise
+            failure = _first_of(error)
+        if failure is not None:
+            try:
+                raise failure
+            finally:
+                del failure  # whose traceback has this frame
         connection = socket.socket(fileno=stream.socket.detach())
         try:
             # trio has it called writable only below 16 KiB unsent; a sendfile wants all the buffer.
@@ -245,6 +247,21 @@ def _address(sockaddr: tuple[str, int] | tuple[str, int, int, int]) -> Address:
     if "." in host:
         host = host.removeprefix("::ffff:")
     return Address(host, int(port))
+
+
+def _first_of(error: OSError) -> OSError:
+    """What the first of the addresses failed with.
+
+    Who cannot be dialled is dialled again and again. trio's errors have frames that have these
+    errors; what is not cut apart here waits for the garbage collector, 80 objects each time.
+    """
+    match error.__cause__:
+        case BaseExceptionGroup(exceptions=(OSError() as first, *_) as all_of_them):
+            for each in all_of_them:
+                each.__traceback__ = None
+            return first
+        case _:
+            return error.with_traceback(None)
 
 
 def _ends_before(file: ReadFile) -> OSError:

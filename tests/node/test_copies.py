@@ -1,7 +1,10 @@
 """What a mirror is sent over the wire, good and bad: a clear error, and nothing else harmed."""
 
+import gc
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Final
 
 import pytest
@@ -34,7 +37,7 @@ from busnode.wire.ids import BrokerId, LogId, Topic
 from busnode.wire.limits import PROTOCOL_VERSION
 
 from ..segments.samples import StoppedClock, by_number, numbered, read_ranges, record
-from .raw_client import Bus, Delivered, Journal, RawClient, SimulatedMachine, dialled
+from .raw_client import Bus, Delivered, Journal, RawClient, SimulatedMachine, dialled, real_bus
 from .simulated_cluster import SimulatedCluster, on_cluster
 
 ORIGIN, OTHER = (BrokerId(bytes([n]) * 16) for n in (0xAA, 0xBB))
@@ -663,3 +666,18 @@ def test_a_node_that_announces_ever_new_incarnations_is_refused_and_leaves_no_tr
                 assert ownership.retain_s == {brokers[0]: 60.0, OTHER: 80.0}, "what is held"
 
     machine.run(main)
+
+
+async def test_what_a_node_had_is_freed_when_it_leaves(tmp_path: Path) -> None:
+    async with real_bus(tmp_path, peer_port=0) as bus:
+        gc.collect()
+        gc.disable()  # what it would find is there for as long as nobody looks
+        try:
+            async with peer(bus) as client:
+                assert await announce(client) == {}
+                (session,) = bus.node.peers.sessions.values()
+                gone = weakref.ref(session)
+                del session
+            await bus.settled(lambda: gone() is None)
+        finally:
+            gc.enable()

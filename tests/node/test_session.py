@@ -1,5 +1,7 @@
 """A client's session: greeting, heartbeats, farewell, and every frame in every state."""
 
+import gc
+import weakref
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -376,3 +378,17 @@ def test_a_client_that_asks_and_never_reads_is_let_go() -> None:
             assert len(bus.node.router) == 1
 
     machine.run(main)
+
+
+async def test_what_a_client_had_is_freed_when_it_leaves(tmp_path: Path) -> None:
+    async with real_bus(tmp_path) as bus:
+        gc.collect()
+        gc.disable()  # what it would find is there for as long as nobody looks
+        try:
+            async with bus.client() as client:
+                await client.subscribe("/*", "earliest", number=1)
+                await client.subscribe("/*", "latest", number=2, queue="group")
+                gone = weakref.ref(bus.session(client)), weakref.ref(bus.session(client).outgoing)
+            await bus.settled(lambda: all(each() is None for each in gone))
+        finally:
+            gc.enable()

@@ -1,6 +1,7 @@
 """What only real sockets can show."""
 
 import errno
+import gc
 import os
 import resource
 import socket
@@ -164,3 +165,20 @@ async def test_all_addresses_of_a_name_are_tried(monkeypatch: pytest.MonkeyPatch
     near.close()
     with pytest.raises(ConnectionRefusedError):
         await network.dial(Address("somewhere", port))
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "no.such.host.invalid"])
+async def test_who_cannot_be_dialled_leaves_nothing_for_the_garbage_collector(host: str) -> None:
+    async def fail() -> None:
+        with pytest.raises(OSError):
+            await RealNetwork().dial(Address(host, 1))
+
+    await fail()
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(10):
+            await fail()
+        assert gc.collect() < 10
+    finally:
+        gc.enable()
