@@ -229,6 +229,8 @@ class TaskClaims:
         if claimed.origin in self._origins or claimed.origin in self._ownership:
             self._publish(claimed)
         self._handle(Heard(claimed))
+        if self._claims.knows(claimed):  # who made it may have died before all were told
+            self._tell_others(claimed)
 
     def tell_all(self, link: Link) -> None:
         """What a node must know that has just been linked."""

@@ -193,8 +193,9 @@ class Claims:
         return [*self._denied.values(), *self._claims.values()]
 
     def knows(self, claimed: Claimed) -> bool:
-        known = self._denied if claimed.is_denial else self._claims
-        return known.get(claimed.origin) == claimed
+        if claimed.is_denial:
+            return self._denied.get(claimed.origin) == claimed
+        return claimed in (self._claims.get(claimed.origin), self._early.get(claimed.origin))
 
     def denied_us(self, origin: BrokerId) -> int:
         """Claims of this origin count that are later."""

@@ -9,6 +9,8 @@ from busnode.client import Bus, Queue, Task
 from busnode.node.task_queues import TaskQueues
 from busnode.tasks.claims import GONE_AFTER_S
 from busnode.tasks.statistics import Statistics
+from busnode.wire.control import Control, TaskClaim
+from busnode.wire.ids import BrokerId
 
 from .simulated_cluster import SimulatedCluster, on_cluster
 from .test_mirroring import mirrored
@@ -297,3 +299,32 @@ def test_an_heir_with_an_old_copy_waits_for_who_has_a_longer_one(seed: int) -> N
         await trio.sleep(3 * GONE_AFTER_S)
         everywhere = [cluster["a"].node.task_queues, old.node.task_queues]
         assert sum(statistics(each).ready for each in everywhere if QUEUE in each.owned) == 0
+
+
+@SEEDS
+def test_a_claim_is_passed_on_by_who_hears_of_it(seed: int) -> None:
+    """Who made it may die after it has told one node: then two would go on with the tasks, or each
+    think that the other does."""
+
+    @on_cluster(seed, "a", "b", "c")
+    async def _(cluster: SimulatedCluster) -> None:
+        class Told:
+            def __init__(self) -> None:
+                self.messages: list[Control] = []
+
+            def tell(self, message: Control) -> None:
+                self.messages.append(message)
+
+        def known_at(name: str) -> list[Control]:
+            told = Told()
+            cluster[name].node.task_claims.tell_all(told)
+            return told.messages
+
+        a = cluster["a"].node.broker_id
+        for origin in (BrokerId(bytes(16)), a):  # one that nobody has seen, and one that was alive
+            if origin == a:
+                await cluster["a"].kill()
+                await trio.sleep(1)
+            claim = TaskClaim(origin, BrokerId(b"x" * 16), 1, [])
+            cluster["b"].node.task_claims.heard(claim)
+            await cluster.until(lambda claim=claim: claim in known_at("c"), "word of the claim")
