@@ -320,11 +320,12 @@ def test_a_claim_is_passed_on_by_who_hears_of_it(seed: int) -> None:
             cluster[name].node.task_claims.tell_all(told)
             return told.messages
 
-        a = cluster["a"].node.broker_id
-        for origin in (BrokerId(bytes(16)), a):  # one that nobody has seen, and one that was alive
-            if origin == a:
-                await cluster["a"].kill()
-                await trio.sleep(1)
+        async def pass_on(origin: BrokerId) -> None:
             claim = TaskClaim(origin, BrokerId(b"x" * 16), 1, [])
             cluster["b"].node.task_claims.heard(claim)
-            await cluster.until(lambda claim=claim: claim in known_at("c"), "word of the claim")
+            await cluster.until(lambda: claim in known_at("c"), "word of the claim")
+
+        await pass_on(BrokerId(bytes(16)))  # nobody has ever seen it
+        was_alive = cluster["a"].node.broker_id
+        await cluster["a"].kill()
+        await pass_on(was_alive)
