@@ -2,12 +2,13 @@
 
 It tells logs that this node wrote from copies that it holds for others. It lies beside them, in two
 files of which one suffices. Where both are missing or damaged, all logs that are there count as its
-own: metadata is never a reason to lose data.
+own, until a node turns up that writes one of them: metadata is never a reason to lose data.
 """
 
 import json
 import math
 from collections.abc import Callable, Container, Iterable, Iterator
+from contextlib import suppress
 from typing import Any, Final
 
 from xxhash import xxh3_64_hexdigest
@@ -40,6 +41,8 @@ class Ownership:
         table = self._read()
         kept = _own(table)
         self._own: dict[BrokerId, None] = dict.fromkeys(sorted(there) if kept is None else kept)
+        self._guessed = there if kept is None else _guessed(table)
+        """Those of its own that may be another node's."""
         self.mirrors = _mirrors(table)
         self.retain_s = {each: age_s for each, age_s in _retain(table).items() if each in there}
         """Of copies: how long their origin keeps them."""
@@ -56,6 +59,17 @@ class Ownership:
         own = {**self._own, broker_id: None}
         self._write(own, self.mirrors, self.retain_s)
         self._own = own
+
+    def disown(self, broker_id: BrokerId) -> bool:
+        """Another node writes it; whether it was taken for ours because nothing was known. That is
+        found out again after a restart, if it cannot be kept."""
+        if broker_id not in self._guessed:
+            return False
+        self._guessed.discard(broker_id)
+        self._own = {each: None for each in self._own if each != broker_id}
+        with suppress(StorageFailed):
+            self._write(self._own, self.mirrors, self.retain_s)
+        return True
 
     def mirrored_by(self, names: list[str]) -> None:
         """Who the mirrors are from now on; kept before anything is acked under them, or
@@ -122,6 +136,8 @@ class Ownership:
             "mirrors": mirrors,
             "retain_s": {each.hex(): age_s for each, age_s in retain_s.items()},
         }
+        if self._guessed:
+            table["guessed"] = sorted(each.hex() for each in self._guessed)
         try:
             for path in self._paths:
                 whole = {**table, "hash": _hash(table)}
@@ -139,10 +155,18 @@ def _version(table: dict[str, Any]) -> int:
     return version if isinstance(version, int) else 0
 
 
+def _guessed(table: Any) -> set[BrokerId]:
+    return set(_brokers(table, "guessed") or ())
+
+
 def _own(table: Any) -> list[BrokerId] | None:
+    return _brokers(table, "own")
+
+
+def _brokers(table: Any, key: str) -> list[BrokerId] | None:
     """None where the table does not tell."""
     try:
-        found = [BrokerId(bytes.fromhex(each)) for each in table["own"]]
+        found = [BrokerId(bytes.fromhex(each)) for each in table[key]]
     except (ValueError, KeyError, TypeError):
         return None
     return found if all(len(each) == BROKER_ID_BYTES for each in found) else None

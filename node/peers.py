@@ -604,6 +604,8 @@ class Peers:
     def linked(self, link: PeerLink) -> None:
         self.links_made += 1
         self.links[link.broker_id] = link
+        if self._ownership.disown(link.broker_id):
+            self.sources.disowned(link.broker_id)
         self._expect(link.name, self._world.clock.monotonic() + INTEREST_S)
         if any(other.name == link.name for other in self.links.values() if other is not link) or (
             link.name == self.me.name

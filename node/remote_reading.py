@@ -167,6 +167,12 @@ class RemoteReading:
         cursor = self.cursors[log_id] = RemoteCursor(0, end_no)
         self._fetch(log_id, cursor)
 
+    def fetch_from_now_on(self, log_id: LogId) -> None:
+        """A log that was read here is another node's, where it grows."""
+        log, after_no = self.subscription.let_go(log_id)
+        self.cursors[log_id] = RemoteCursor(after_no, log.committed_no)
+        self.reaches(log_id, log.first_no, log.committed_no)
+
     def arrived(self, handed: Handed) -> None:
         """Records came by themselves, as they were committed."""
         log_id, first_no, last_no, *_ = handed

@@ -125,6 +125,13 @@ class RemoteSources:
                 return True
         return False
 
+    def disowned(self, broker_id: BrokerId) -> None:
+        """What was taken for an incarnation of this node is another's."""
+        for reading in self.readings.values():
+            there = [each for each in reading.subscription.cursors if each.broker_id == broker_id]
+            for log_id in there:
+                reading.fetch_from_now_on(log_id)
+
     # What other nodes tell ------------------------------------------------------------------------
 
     def arrived(self, link: PeerLink, handed: Handed) -> None:

@@ -186,6 +186,13 @@ class Subscription:
         cursor = self.cursors[log.log_id] = LogCursor(log, after_no)
         self.advance(cursor)
 
+    def let_go(self, log_id: LogId) -> tuple[Log, int]:
+        """Read a log here no more; the number behind which it stood."""
+        cursor = self.cursors.pop(log_id)
+        if cursor in self._ready:
+            self._ready.remove(cursor)
+        return cursor.log, cursor.reader.next_no - 1
+
     def committed(self, log: Log) -> None:
         """A log has more. One that is not taken up yet is at its beginning or will be soon."""
         cursor = self.cursors.get(log.log_id)
@@ -359,8 +366,8 @@ class Subscription:
 
     def _mended(self, cursor: LogCursor, hole: Hole, readable: bool) -> None:
         self._mending -= 1
-        if not self.opened:
-            return  # it has ended meanwhile
+        if not self.opened or self.cursors.get(cursor.log.log_id) is not cursor:
+            return  # it has ended meanwhile, or reads this elsewhere
         if readable:
             cursor.reader = cursor.log.reader(hole.first_no - 1)
         else:
@@ -372,7 +379,8 @@ class Subscription:
     def _fetched(self, cursor: LogCursor, cold: Cold, error: OSError | None) -> None:
         self._fetching -= 1
         cursor.reader.fetched(cold, error)
-        self._ready.append(cursor)
+        if self.cursors.get(cursor.log.log_id) is cursor:
+            self._ready.append(cursor)
         self._wake()
 
     def _next_handed(self) -> Piece | None:

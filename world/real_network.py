@@ -179,16 +179,13 @@ class RealNetwork:
 
         When none answers it raises the error of the one that failed first.
         """
-        failure: OSError | None = None
-        try:
-            stream = await trio.open_tcp_stream(address.host, address.port)
-        except OSError as error:
-            failure = _first_of(error)
-        if failure is not None:
+        opened = await _open(address)
+        if isinstance(opened, OSError):
             try:
-                raise failure
+                raise opened
             finally:
-                del failure  # whose traceback has this frame
+                del opened  # whose traceback has this frame
+        stream = opened
         connection = socket.socket(fileno=stream.socket.detach())
         try:
             # trio has it called writable only below 16 KiB unsent; a sendfile wants all the buffer.
@@ -247,6 +244,13 @@ def _address(sockaddr: tuple[str, int] | tuple[str, int, int, int]) -> Address:
     if "." in host:
         host = host.removeprefix("::ffff:")
     return Address(host, int(port))
+
+
+async def _open(address: Address) -> trio.SocketStream | OSError:
+    try:
+        return await trio.open_tcp_stream(address.host, address.port)
+    except OSError as error:
+        return _first_of(error)
 
 
 def _first_of(error: OSError) -> OSError:

@@ -17,6 +17,7 @@ from busnode.world.files import read_whole
 
 from ..segments.samples import StoppedClock, read_ranges, write_numbered
 from .simulated_cluster import SimulatedCluster, on_cluster
+from .test_mirroring import mirrored
 
 DIRECTORY = "/data"
 PATH = f"{DIRECTORY}/{FILE}"
@@ -330,3 +331,46 @@ def test_under_an_incarnation_that_could_not_be_kept_nothing_is_acked(fault: Dis
         await cluster["a"].start()
         assert first in cluster["a"].node.ownership
         assert node.broker_id in cluster["a"].node.ownership
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_node_that_knows_nothing_of_itself_reads_on_what_another_one_writes(seed: int) -> None:
+    """Its consumers took a copy for a log of its own, which does not grow."""
+
+    @on_cluster(seed, "a", "b", "c")
+    async def _(cluster: SimulatedCluster) -> None:
+        await mirrored(cluster, "b")
+        [stream] = cluster["b"].node.mirroring.streams.values()
+        old = stream.link.name
+        other = "c" if old == "a" else "a"
+        async with cluster.client("b", name="p") as producer:
+            for number in range(10):
+                await producer.publish("/work/1", b"%d" % number, persistent=True)
+            await cluster[old].kill()
+            await mirrored(cluster, "b")  # at the other one, from now on
+            for path in PATHS:
+                cluster[old].disk.flip_bit(path, 20, 3)
+            cluster.network.partition(old, "b")
+            cluster.network.partition(old, other)
+            await cluster[old].start()
+            got: list[bytes] = []
+            async with (
+                cluster.client(old, name="w") as consumer,
+                consumer.subscribe("/work/*", start="earliest") as messages,
+                trio.open_nursery() as nursery,
+            ):
+
+                async def consume() -> None:
+                    async for message in messages:
+                        got.append(message.payload)
+
+                nursery.start_soon(consume)
+                await cluster.until(lambda: len(got) == 10, "what is here")
+                cluster.network.heal(old, "b")
+                cluster.network.heal(old, other)
+                await cluster.meshed()
+                for number in range(10, 20):
+                    await producer.publish("/work/1", b"%d" % number, persistent=True)
+                await cluster.until(lambda: len(got) == 20, "what is written now")
+                nursery.cancel_scope.cancel()
+            assert got == [b"%d" % number for number in range(20)]
