@@ -7,7 +7,7 @@ that it owns; ids that it does not know are no error. A refusal is an error of t
     {"do": "queues", "queue": name or absent for all, "after": as told}
         {"queues": [{"queue": name, "ready": n, "delayed": n, "retrying": n, "leased": n,
                      "settling": n, "dead": n, "completed": n, "failed": n,
-                     "oldest_us": us or null}], "next": as below}
+                     "oldest_us": us or null, "orphans": [brokerId]}], "next": as below}
     {"do": "ls", "queue": name, "state": "ready"|"delayed"|"retrying"|"leased"|"settling"|"dead",
      "limit": n, "after": as told}
     {"do": "dead", "queue": name, "error": text in the last error, "since_us": us, "until_us": us,
@@ -76,6 +76,9 @@ class QueueStatus:
     """What each node told."""
     silent: Mapping[str, str]
     """Who did not answer, and why: what is in their hands is not counted."""
+    orphans: frozenset[str]
+    """Incarnations that are no more, and with whose tasks nobody goes on yet: a node that was just
+    started does so after 2 s, another one after `--adopt-after`. They are not counted either."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +213,9 @@ class DeadLetters:
 
 
 COUNTS: Final = tuple(
-    each.name for each in fields(QueueStatus) if each.name not in ("oldest", "nodes", "silent")
+    each.name
+    for each in fields(QueueStatus)
+    if each.name not in ("oldest", "nodes", "silent", "orphans")
 )
 
 
@@ -232,6 +237,7 @@ async def queue_status(everyone: Everyone[Any], queue: str) -> QueueStatus:
         oldest=None if oldest_us is None else _utc(oldest_us),
         nodes=told.answers,
         silent=told.silent,
+        orphans=frozenset(each for row in rows for each in row.get("orphans", ())),
     )
 
 

@@ -69,6 +69,7 @@ def ls(*, queue: str | None, state: str | None, limit: int, as_json: bool, to: T
 
     A task is ready, or delayed until it is due, or retrying: it has failed and waits for its next
     attempt. Leased is what a worker has, settling what it is done with and is not durable yet.
+    What a node had that has just died is not counted until another one goes on with it.
     """
     if queue is None:
         if state is not None:
@@ -101,6 +102,10 @@ async def _queues(to: Target, as_json: bool) -> int:
     text = f"{counted(len(queues), 'queue')}, {counted(tasks, 'task')}"
     text += f", {counted(dead, 'dead letter')}" if dead else ""
     Lines().write([[(text, "bold")]])
+    orphans = {each for row in queues for each in row["orphans"]}
+    if orphans:
+        who = counted(len(orphans), "incarnation")
+        Lines().write([[(f"tasks of {who} more wait for a node to go on with them", "yellow")]])
     show_silent(told.silent)
     return 0
 

@@ -210,7 +210,9 @@ class RunningNode:
         self.bidding.answer("/$sys/logs", partial(answer_logs, self))
         self.bidding.answer(EVENTS, self.events.answer)
         self.task_renewal = TaskRenewal(self.task_queues, self._own, world.clock, config.retain_s)
-        self.task_answers = TaskAnswers(self.task_queues, self._own, world.clock, self._acted)
+        self.task_answers = TaskAnswers(
+            self.task_queues, self._own, world.clock, self._acted, self.task_claims.orphans
+        )
         self.bidding.answer_later(TASK_ANSWERS, self.task_answers.ask)
         self.bidding.on_forbidden = self._forbidden_later
         self.sessions: dict[ClientNo, ClientSession] = {}

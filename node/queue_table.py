@@ -36,13 +36,14 @@ def add_rows(answers: Mapping[str, Iterable[Row]]) -> list[dict[str, Any]]:
             if known is None:
                 known = queues[row["queue"]] = {
                     "queue": row["queue"], **dict.fromkeys((*COUNTS, *TOTALS), 0),
-                    "oldest_us": None, "nodes": [],
+                    "oldest_us": None, "nodes": [], "orphans": [],
                 }  # fmt: skip
             for name in (*COUNTS, *TOTALS):
                 known[name] += row[name]
             ages = (known["oldest_us"], row["oldest_us"])
             known["oldest_us"] = min((age for age in ages if age is not None), default=None)
             known["nodes"].append(node)
+            known["orphans"] = sorted({*known["orphans"], *row.get("orphans", ())})
     return [queues[name] for name in sorted(queues)]
 
 

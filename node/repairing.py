@@ -127,7 +127,9 @@ class Repairing:
         """Whether a node that is gone had more of an incarnation's logs than all that are here. One
         that has come back without them has lost them: nobody need wait for it. This node, of that
         name, is here: what was heard under its name was a clone of it, or itself before."""
-        here = (held[broker_id].messages for held in self._holdings.values() if broker_id in held)
+        # One whose link has just broken is not here, though it may not be known to have left yet.
+        live = (self._holdings.get(node, {}) for node in (self._me, *self._links))
+        here = (held[broker_id].messages for held in live if broker_id in held)
         present = {name, *(link.name for link in self._links.values())}
         known = self._most.get(broker_id, {}).items()
         return max(here, default=0) < max(

@@ -1,13 +1,13 @@
 """Answers questions about this node's tasks, and does what people want done with dead letters.
 
 The questions come as requests to `/$sys/tasks`, JSON both ways; `client/task_admin.py` has them.
-Each node answers for the tasks that it owns.
+Each node answers for the tasks that it owns, and says of which there is a copy that nobody owns.
 """
 
 import base64
 import binascii
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Final
@@ -21,12 +21,13 @@ from busnode.node.task_carrying import Carrying
 from busnode.node.task_log import TaskBatch
 from busnode.node.task_queue import OwnedQueue
 from busnode.node.task_queues import TaskQueues, topic_of
-from busnode.node.task_status import queue_row
+from busnode.node.task_status import Row, added, queue_row
 from busnode.security.rules import Rights
 from busnode.tasks.events import DeadAct, DeadActed
 from busnode.tasks.places import TaskRow
 from busnode.tasks.recovery import carry
 from busnode.wire.errors import BusnodeError, LimitReached, Refused, TimedOut
+from busnode.wire.ids import BrokerId
 from busnode.wire.shapes import is_list
 from busnode.world.clock import Clock
 
@@ -43,6 +44,9 @@ AT_ONCE_MAX: Final = 64
 ROWS_BEFORE_YIELD: Final = 100
 DURABLE_S: Final = 10.0
 
+ORPHANS_MAX: Final = 20
+"""Incarnations that a row of a queue names."""
+
 STATES: Final = ("ready", "delayed", "retrying", "leased", "settling", "dead")
 
 ACTS: Final = ("requeue", "delete", "purge")
@@ -50,6 +54,9 @@ ACTS: Final = ("requeue", "delete", "purge")
 
 Acted = Callable[[str, str, str], None]
 """Told who does what to which queue."""
+
+Orphans = Callable[[], Mapping[str, Sequence[BrokerId]]]
+"""By queue, incarnations that are no more and with whose tasks nobody goes on yet."""
 
 Answer = dict[str, Any]
 Reply = Callable[[Any, BusnodeError | None], None]
@@ -69,8 +76,16 @@ class Acting:
 
 
 class TaskAnswers:
-    def __init__(self, queues: TaskQueues, own: OwnMessages, clock: Clock, acted: Acted) -> None:
+    def __init__(
+        self,
+        queues: TaskQueues,
+        own: OwnMessages,
+        clock: Clock,
+        acted: Acted,
+        orphans: Orphans,
+    ) -> None:
         self._acted = acted
+        self._orphans = orphans
         self._queues = queues
         self._own = own
         self._clock = clock
@@ -136,20 +151,22 @@ class TaskAnswers:
     # Looking --------------------------------------------------------------------------------------
 
     def _list_queues(self, asked: Answer, rights: Rights | None) -> Answer:
-        queues, name = self._queues.owned, asked.get("queue")
+        owned, orphans, name = self._queues.owned, self._orphans(), asked.get("queue")
+        names = dict.fromkeys((*owned, *orphans))
         if rights is not None:
-            queues = {
-                each: queue
-                for each, queue in queues.items()
-                if rights.allows("queue", topic_of(each))
-            }
+            names = [each for each in names if rights.allows("queue", topic_of(each))]
         if name is not None:
-            return {"queues": [queue_row(queues[name])] if name in queues else [], "next": None}
+            names = [name] if name in names else []
         after = _number(asked, "after", 0)
-        page = list(islice(queues.values(), after, after + ROWS_MAX))
+        page = list(islice(names, after, after + ROWS_MAX))
         until = after + len(page)
-        more = until if until < len(queues) else None
-        return {"queues": [queue_row(queue) for queue in page], "next": more}
+        more = until if until < len(names) else None
+        rows: list[Row] = []
+        for each in page:
+            row = queue_row(owned[each]) if each in owned else {"queue": each, **added([])}
+            row["orphans"] = [origin.hex() for origin in orphans.get(each, ())[:ORPHANS_MAX]]
+            rows.append(row)
+        return {"queues": rows, "next": more}
 
     async def _list_tasks(self, queue: OwnedQueue, asked: Answer) -> Answer:
         state = asked.get("state")

@@ -145,9 +145,11 @@ class TaskClaims:
             self._claims.handle(Heard(claimed))
         self._origins: dict[BrokerId, int] = {}
         """Other incarnations with tasks whose logs are here, and how many there are."""
+        self._queues_of: dict[BrokerId, list[str]] = {}
+        """Their queues."""
         for log in self._store.logs():
             if log.log_id.topic.startswith(TASKS) and log.log_id.broker_id != me:
-                _add_to(self._origins, log)
+                _add_to(self._origins, self._queues_of, log)
         earlier = [each for each in reversed(list(self._ownership)) if each in self._origins]
         self._claims.handle(Started(earlier, self._world.clock.monotonic()))
 
@@ -178,13 +180,15 @@ class TaskClaims:
     async def _count(self) -> None:
         """Look through all logs, of which there may be many, in steps."""
         found: dict[BrokerId, int] = {}
+        queues: dict[BrokerId, list[str]] = {}
         for step, log in enumerate(self._store.logs(), start=1):
             if log.log_id.topic.startswith(TASKS):
-                _add_to(found, log)
+                _add_to(found, queues, log)
             if step % STEPS_BEFORE_YIELD == 0:
                 await trio.lowlevel.checkpoint()
         found.pop(self._me, None)
-        self._origins = found
+        queues.pop(self._me, None)
+        self._origins, self._queues_of = found, queues
 
     def _look(self) -> None:
         now = self._world.clock.monotonic()
@@ -241,6 +245,18 @@ class TaskClaims:
         """Whether this node goes on with its tasks."""
         claimed = self._claims.claim_of(origin)
         return claimed is not None and claimed.claimer == self._me
+
+    def orphans(self) -> dict[str, list[BrokerId]]:
+        """By queue, incarnations that are no more, of whose tasks there is a copy here and with
+        which nobody goes on yet."""
+        found: dict[str, list[BrokerId]] = {}
+        links = self._peers.links_by_incarnation()
+        for origin, queues in self._queues_of.items():
+            owner = self._claims.resolve(origin)
+            if origin not in self._finished if owner == self._me else owner not in links:
+                for queue in queues:
+                    found.setdefault(queue, []).append(origin)
+        return found
 
     def pinned_from(self, log_id: LogId) -> MsgNo | None:
         """Logs of queues stay while nobody has taken over what is in them."""
@@ -532,6 +548,7 @@ class TaskClaims:
         return next(holders, None) == self._me
 
 
-def _add_to(counts: dict[BrokerId, int], log: Log) -> None:
+def _add_to(counts: dict[BrokerId, int], queues: dict[BrokerId, list[str]], log: Log) -> None:
     origin = log.log_id.broker_id
     counts[origin] = counts.get(origin, 0) + log.committed_no
+    queues.setdefault(origin, []).append(log.log_id.topic.removeprefix(TASKS))

@@ -377,6 +377,19 @@ class OwnedQueue:
             if there in taken
         }
 
+    async def ways_of(self, task_ids: set[str]) -> dict[str, list[tuple[BrokerId, int]]]:
+        """From which incarnations' logs these tasks were carried here, and their numbers there. One
+        may have come from several: each of them says of itself that its task goes on here."""
+        ways: dict[str, list[tuple[BrokerId, int]]] = {}
+        async for batch in self.tasks.carried():
+            for options in batch.options or ():
+                carried = None if options is None else options.carried
+                if carried is None or carried.origin in (None, self.owner):
+                    continue
+                if carried.id in task_ids:
+                    ways.setdefault(carried.id, []).append((carried.origin, carried.number))
+        return ways
+
     def _now(self, number: int, renewed: dict[int, int]) -> int:
         """The number of a task that may have been written again at the end of this log."""
         while number in renewed and self.machine.find(number) is None:

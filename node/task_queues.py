@@ -304,7 +304,8 @@ class TaskQueues:
             carried = await queue.carried_from(origin)
             those = {there: here for there, here in carried.items() if there in numbers}
             if those:
-                queue.handle(GivenUp(origin, those))
+                ways = await queue.ways_of({task_id for _, task_id in those.values()})
+                queue.handle(GivenUp(origin, those, ways))
 
     async def finish(self, origin: BrokerId, name: str, numbers: Numbers) -> None:
         """Another node has finished tasks that are here, by their numbers in the log of the origin,

@@ -3,7 +3,9 @@
 A machine without IO. A node that has restarted claims its own earlier incarnations after a moment;
 those of a node that stays away are claimed by the first of the live nodes that hold its logs. A
 claim is durable and known to all before it is acted on. Of two the earlier wins, and a writer that
-is alive wins over all: then the loser is told to let go of what it had taken.
+is alive wins over all: then the loser is told to let go of what it had taken. Who has claimed a
+node's tasks has those too that this one had claimed; of these there may be a longer copy than its
+own, for which it waits.
 """
 
 from collections.abc import Sequence
@@ -22,6 +24,10 @@ OLD_COPY_TIMES: Final = 6
 """How many times as long an heir waits that knows of a longer copy than any that is there: a
 minute, in which a crashed node is started again and a machine boots. What it would do again from an
 old copy was done, and may have been paid for; but if that node never comes its tasks must go on."""
+
+COMPARE_S: Final = 2.0
+"""In which a node that is there says what it knows of tasks that have come to us with those of
+another: of these our copy may be an old one."""
 
 CLAIMS_MAX: Final = 10_000
 """Claims that are remembered. By then the logs of the oldest have expired."""
@@ -132,6 +138,14 @@ class Deny:
 Action = Claim | TakeOver | CancelClaim | Deny
 
 
+@dataclass(slots=True)
+class _Wait:
+    """When the first tick came, and when a longer copy was there, or none was known any more."""
+
+    began_at: float | None = None
+    compared_at: float | None = None
+
+
 class Claims:
     """As one incarnation sees them. It knows no clock: it is told the time."""
 
@@ -153,7 +167,9 @@ class Claims:
         """Since when its logs are here and it was neither seen nor heard of."""
         self._claiming: set[BrokerId] = set()
         self._taken: set[BrokerId] = set()
-        """What we were told to take over."""
+        """What is ours to take over."""
+        self._waiting: dict[BrokerId, _Wait] = {}
+        """Of that, what is not taken over yet for the sake of a longer copy."""
 
     def handle(self, event: Event) -> list[Action]:
         match event:
@@ -276,12 +292,7 @@ class Claims:
         self._claims[origin] = claimed
         if len(self._claims) > CLAIMS_MAX:
             del self._claims[next(iter(self._claims))]
-        actions: list[Action] = []
-        if is_ours:
-            actions += self._take_over([origin, *self.inherited(origin)])
-        elif origin in self._taken or (best is not None and best.claimer == self.me):
-            actions += self._let_go([origin, *self.inherited(origin)])
-        return actions + self._break_circle(origin)
+        return [*self._assign(origin), *self._break_circle(origin)]
 
     def _deny(self, denied: Claimed) -> list[Action]:
         origin = denied.origin
@@ -296,9 +307,8 @@ class Claims:
         best = self._claims.get(origin)
         if best is None or best.claimed_us > denied.claimed_us:
             return []
-        ours = self._let_go([origin, *self.inherited(origin)]) if best.claimer == self.me else []
         del self._claims[origin]
-        return ours
+        return self._assign(origin)
 
     def _break_circle(self, origin: BrokerId) -> list[Action]:
         """Of nodes that have claimed each other, and died before one could deny it: the last claim
@@ -321,23 +331,21 @@ class Claims:
         self._alive.add(broker_id)
         self._early.pop(broker_id, None)
         self._gone_at.pop(broker_id, None)
-        claimed = self._claims.pop(broker_id, None)
-        if broker_id in self._taken or (claimed is not None and claimed.claimer == self.me):
-            return self._let_go([broker_id, *self.inherited(broker_id)])
-        return []
+        self._claims.pop(broker_id, None)
+        return self._assign(broker_id)
 
     def _tick(self, at_s: float) -> list[Action]:
         due: list[BrokerId] = []
         if at_s - self._started_at >= OWN_AFTER_S:
             due += self._earlier
-        for origin, holders in self._holders.items():
+        for origin in self._holders:
             held_at = self._held_at.setdefault(origin, at_s)
             gone_s = at_s - self._gone_at.get(origin, held_at)
             wait_s = self._gone_after_s * (OLD_COPY_TIMES if origin in self._old else 1)
-            first = next((holder for holder in holders if holder in self._alive), None)
-            if gone_s >= wait_s and first == self.me and origin not in due:
+            is_first = self._first_holder(origin) == self.me
+            if gone_s >= wait_s and is_first and origin not in due:
                 due.append(origin)
-        claims: list[Action] = []
+        claims = self._waited(at_s)
         for origin in due:
             is_free = origin not in self._claims and origin not in self._alive
             if is_free and origin not in self._claiming:
@@ -345,16 +353,54 @@ class Claims:
                 claims.append(Claim(origin))
         return claims
 
-    def _take_over(self, origins: list[BrokerId]) -> list[Action]:
-        new = [
-            origin
-            for origin in origins
-            if origin not in self._taken and self.resolve(origin) == self.me
-        ]
-        self._taken.update(new)
-        return [TakeOver(origin) for origin in new]
+    def _assign(self, origin: BrokerId) -> list[Action]:
+        """What is new of an origin's tasks, and of those that it had claimed itself: they are ours
+        on whatever way a claim leads to us, also when we have heard of its steps out of order."""
+        actions: list[Action] = []
+        for each in (origin, *self.inherited(origin)):
+            is_ours = each != self.me and self.resolve(each) == self.me
+            if is_ours and each not in self._taken:
+                self._taken.add(each)
+                if self._may_be_taken_over(each):
+                    actions.append(TakeOver(each))
+                else:
+                    self._waiting[each] = _Wait()
+            elif not is_ours and each in self._taken:
+                self._taken.remove(each)
+                self._waiting.pop(each, None)
+                actions.append(CancelClaim(each))
+        return actions
 
-    def _let_go(self, origins: list[BrokerId]) -> list[Action]:
-        ours = [origins[0], *(origin for origin in origins[1:] if origin in self._taken)]
-        self._taken.difference_update(ours)
-        return [CancelClaim(origin) for origin in ours]
+    def _may_be_taken_over(self, origin: BrokerId) -> bool:
+        """Whether no other copy of its logs is known to be longer than ours: then we have claimed
+        it. Of what has come to us with the tasks of another there may be one."""
+        if self._is_behind_another(origin):
+            return False
+        if self._claims[origin].claimer == self.me:
+            return True
+        return origin not in self._old and self._first_holder(origin) in (self.me, None)
+
+    def _is_behind_another(self, origin: BrokerId) -> bool:
+        """Whether one is waited for that had its tasks before us: it knows what became of them."""
+        return any(heir in self._waiting for heir in self.heirs(origin))
+
+    def _first_holder(self, origin: BrokerId) -> BrokerId | None:
+        holders = self._holders.get(origin, ())
+        return next((holder for holder in holders if holder in self._alive), None)
+
+    def _waited(self, at_s: float) -> list[Action]:
+        """What is taken over now, after a longer copy of it was waited for: until it was there and
+        was compared, or in vain."""
+        due: list[Action] = []
+        for origin, wait in list(self._waiting.items()):
+            wait.began_at = at_s if wait.began_at is None else wait.began_at
+            if origin in self._old:
+                wait.compared_at = None
+                is_due = at_s - wait.began_at >= OLD_COPY_TIMES * self._gone_after_s
+            else:
+                wait.compared_at = at_s if wait.compared_at is None else wait.compared_at
+                is_due = at_s - wait.compared_at >= COMPARE_S
+            if is_due and not self._is_behind_another(origin):
+                del self._waiting[origin]
+                due.append(TakeOver(origin))
+        return due

@@ -101,10 +101,12 @@ class FinishedElsewhere:
 class GivenUp:
     """Another owner has them, and it is durable there: tasks that were taken over from an origin,
     by their numbers there, those here and their ids. Those with a worker, or settling, stay for
-    now."""
+    now. `ways` are all on which these tasks have come, by id: from which origin, and as which
+    number there."""
 
     origin: BrokerId
     numbers: Mapping[int, tuple[int, str]]
+    ways: Mapping[str, Sequence[tuple[BrokerId, int]]]
 
 
 @dataclass(frozen=True, slots=True)

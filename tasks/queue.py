@@ -136,8 +136,8 @@ class TaskQueue(QueueView):
                 self._act_on_dead(event)
             case FinishedElsewhere(numbers):
                 self._finish_soon(numbers, "elsewhere")
-            case GivenUp(origin, numbers):
-                self._give_up(origin, numbers)
+            case GivenUp():
+                self._give_up(event)
             case SnapshotDue():
                 if self._snapshot is None:
                     self._snapshot = snapshot(
@@ -317,22 +317,33 @@ class TaskQueue(QueueView):
             ending.append(number)
         self._write_finished(ending, how)
 
-    def _give_up(self, origin: BrokerId, numbers: Mapping[int, tuple[int, str]]) -> None:
+    def _give_up(self, event: GivenUp) -> None:
         going: dict[int, int] = {}
-        for there, (here, task_id) in numbers.items():
+        others: dict[BrokerId, list[int]] = {}
+        for there, (here, task_id) in event.numbers.items():
             if self._places.is_idle(here):
                 going[there] = here
                 self.given_up.add(here)
                 self.moved.add(here)
                 self._remember(task_id, self._places.rows.get(here))
-                self._intake.let_go(origin, there, task_id)
+                self._intake.let_go(event.origin, there, task_id)
+                for origin, number in event.ways.get(task_id, ()):
+                    if (origin, number) != (event.origin, there):
+                        others.setdefault(origin, []).append(number)
+                        self._intake.let_go(origin, number, task_id)
         # In this order: what is not said to be taken may be taken twice, and is not lost.
+        for origin, numbers in others.items():
+            self._let_go(origin, dict.fromkeys(numbers))
+        self._let_go(event.origin, going)
+        self._finish_soon(going.values(), "carried")
+
+    def _let_go(self, origin: BrokerId, going: Mapping[int, int | None]) -> None:
+        """Numbers there; and here, where the task had not come on another way before."""
         those = sorted(going)
         for at in range(0, len(those), RUNS_MAX):
             part = those[at : at + RUNS_MAX]
-            places = runs_of(going[there] for there in part)
-            self._write(LetGo(origin, runs_of(part), places))
-        self._finish_soon(going.values(), "carried")
+            here = (going[there] for there in part)
+            self._write(LetGo(origin, runs_of(part), runs_of(n for n in here if n is not None)))
 
     def _remember(self, task_id: str, row: Row | None) -> None:
         if row is not None:

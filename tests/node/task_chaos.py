@@ -170,7 +170,7 @@ class TaskChaos:
                     + status.leased
                     + status.settling
                 )
-                if not (alive or status.silent):
+                if not (alive or status.silent or status.orphans):
                     break
                 await trio.sleep(0.2)
                 if self.history.deliveries != seen:

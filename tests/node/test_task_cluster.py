@@ -12,7 +12,7 @@ from busnode.tasks.statistics import Statistics
 from busnode.wire.control import Control, TaskClaim
 from busnode.wire.ids import BrokerId
 
-from .simulated_cluster import SimulatedCluster, on_cluster
+from .simulated_cluster import SimulatedCluster, SimulatedNode, on_cluster
 from .test_mirroring import mirrored
 
 SEEDS = pytest.mark.parametrize("seed", range(3))
@@ -264,33 +264,59 @@ def test_what_an_heir_has_finished_stays_finished_when_its_heir_has_older_copies
         assert set(done.values()) == {1}
 
 
+def test_a_queue_tells_of_dead_owners_with_whose_tasks_nobody_goes_on_yet() -> None:
+    @on_cluster(0, "a", "b")
+    async def _(cluster: SimulatedCluster) -> None:
+        await mirrored(cluster, "a", "b")
+        async with cluster.client("a", name="p") as producer:
+            await enqueue(producer, range(40))
+        gone = cluster["a"].node.broker_id.hex()
+        await cluster["a"].kill()
+        async with cluster.client("b", name="person") as bus:
+            queue = bus.queue(QUEUE)
+            while not (status := await queue.status()).orphans:
+                await trio.sleep(0.1)
+            assert (status.ready, status.orphans) == (0, {gone}), "nobody owns what b has of them"
+            await cluster.until(lambda: QUEUE in cluster["b"].node.task_queues.owned, "an heir")
+            while (status := await queue.status()).orphans:
+                await trio.sleep(0.1)
+            assert status.ready == 40
+
+
+async def all_done_behind_the_back_of_one(
+    cluster: SimulatedCluster,
+) -> tuple[SimulatedNode, SimulatedNode]:
+    """Of 40 tasks of `a` all are done: that is what its mirror has. The other node was its mirror
+    when 10 of them were; it comes first."""
+    await mirrored(cluster, "a")
+    [stream] = cluster["a"].node.mirroring.streams.values()
+    old, new = (cluster[name] for name in ("bc" if stream.link.name == "b" else "cb"))
+    async with cluster.client("a", name="p") as producer:
+        await enqueue(producer, range(40))
+    work = Work()
+    async with cluster.client("a", name="w") as worker:
+        queue = worker.queue(QUEUE)
+        await queue.complete(await some(queue, 10))
+        await old.kill()
+        await mirrored(cluster, "a")  # at the other one
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(work.on, worker, "w")
+            await cluster.until(lambda: len(work.done) == 30, "all that is left")
+            nursery.cancel_scope.cancel()
+    await old.start()
+    await cluster.meshed()
+    await cluster.until(
+        lambda: old.node.peers.longest_copies(cluster["a"].node.broker_id)[0] != old.node.broker_id,
+        "word of who holds how much",
+    )
+    return old, new
+
+
 @SEEDS
 def test_an_heir_with_an_old_copy_waits_for_who_has_a_longer_one(seed: int) -> None:
     @on_cluster(seed, "a", "b", "c")
     async def _(cluster: SimulatedCluster) -> None:
-        await mirrored(cluster, "a")
-        [stream] = cluster["a"].node.mirroring.streams.values()
-        old, new = (cluster[name] for name in ("bc" if stream.link.name == "b" else "cb"))
-        async with cluster.client("a", name="p") as producer:
-            await enqueue(producer, range(40))
-        work = Work()
-        async with cluster.client("a", name="w") as worker:
-            queue = worker.queue(QUEUE)
-            await queue.complete(await some(queue, 10))
-            await old.kill()
-            await mirrored(cluster, "a")  # at the other one
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(work.on, worker, "w")
-                await cluster.until(lambda: len(work.done) == 30, "all that is left")
-                nursery.cancel_scope.cancel()
-        await old.start()
-        await cluster.meshed()
-        await cluster.until(
-            lambda: (
-                old.node.peers.longest_copies(cluster["a"].node.broker_id)[0] != old.node.broker_id
-            ),
-            "word of who holds how much",
-        )
+        old, new = await all_done_behind_the_back_of_one(cluster)
         await new.kill()
         await cluster["a"].kill()
         await trio.sleep(3 * GONE_AFTER_S)
@@ -299,6 +325,27 @@ def test_an_heir_with_an_old_copy_waits_for_who_has_a_longer_one(seed: int) -> N
         await trio.sleep(3 * GONE_AFTER_S)
         everywhere = [cluster["a"].node.task_queues, old.node.task_queues]
         assert sum(statistics(each).ready for each in everywhere if QUEUE in each.owned) == 0
+
+
+@SEEDS
+def test_an_heir_with_an_old_copy_does_not_jump_in_when_who_has_the_longer_one_falls(
+    seed: int,
+) -> None:
+    """The tasks were due to be gone on with by that one, which had just been started."""
+
+    @on_cluster(seed, "a", "b", "c")
+    async def _(cluster: SimulatedCluster) -> None:
+        old, new = await all_done_behind_the_back_of_one(cluster)
+        await new.kill()
+        await cluster["a"].kill()
+        await trio.sleep(GONE_AFTER_S - 1)
+        await new.start()
+        await cluster.until(lambda: len(old.node.peers.links) == 1, "the one that is back")
+        await trio.sleep(GONE_AFTER_S / 2)
+        assert QUEUE not in new.node.task_queues.owned
+        await new.kill()
+        await trio.sleep(GONE_AFTER_S)
+        assert QUEUE not in old.node.task_queues.owned, "it knows that more was done"
 
 
 @SEEDS

@@ -29,6 +29,7 @@ from busnode.wire.task_options import TaskOptions
 from tests.tasks.owner import ME, Owner
 
 OTHER = BrokerId(b"o" * 16)
+THIRD = BrokerId(b"t" * 16)
 
 
 def test_tasks_come_in_the_order_of_their_numbers() -> None:
@@ -650,7 +651,7 @@ def test_numbers_that_ended_while_their_tasks_did_not_are_known_for_good() -> No
     owner = Owner()
     owner.enqueue(1)
     carried_tasks(owner, 7, 8, 9, 7)
-    owner.tell(GivenUp(OTHER, {8: (3, f"{OTHER.hex()}-8")}))
+    owner.tell(GivenUp(OTHER, {8: (3, f"{OTHER.hex()}-8")}, {}))
     owner.complete(owner.poll(1))
     assert [lease.numbers for lease in [owner.poll(9)]] == [[2, 4]]
     assert list(owner.queue.moved.runs()) == [(3, 3), (5, 5)], "given up, and a copy of 2"
@@ -669,7 +670,7 @@ def test_who_takes_a_task_again_that_was_given_up_goes_on_with_its_attempts() ->
     carried_tasks(owner, 7, 8)
     owner.fail(owner.poll(1))
     task_ids = [f"{OTHER.hex()}-{n}" for n in (7, 8)]
-    owner.tell(GivenUp(OTHER, {7: (1, task_ids[0]), 8: (2, task_ids[1])}))
+    owner.tell(GivenUp(OTHER, {7: (1, task_ids[0]), 8: (2, task_ids[1])}, {}))
     known = [owner.queue.remembered.get(task_id) for task_id in task_ids]
     assert known[1] is None, "nothing had happened to it"
     older = Carried(task_ids[0], owner.now_us, origin=OTHER, number=7)
@@ -678,3 +679,23 @@ def test_who_takes_a_task_again_that_was_given_up_goes_on_with_its_attempts() ->
     assert carry_on(older, None) == older
     ahead = replace(newer, attempts=2)
     assert carry_on(ahead, known[0]) == ahead
+
+
+def test_a_task_that_was_given_up_is_not_said_to_go_on_here_on_any_way_on_which_it_came() -> None:
+    owner = Owner()
+    task_id = f"{OTHER.hex()}-7"
+    for origin, number in ((OTHER, 7), (THIRD, 3)):
+        carried = Carried(task_id, owner.now_us, origin=origin, number=number)
+        owner.enqueue_each([TaskOptions(carried=carried)])
+    assert list(owner.queue.taken_of(THIRD)) == [(3, 3)], "it is here, though under the first"
+    owner.tell(GivenUp(OTHER, {7: (1, task_id)}, {task_id: [(OTHER, 7), (THIRD, 3)]}))
+    recovery = Recovery(ME)
+    for record in owner.journal:
+        recovery.apply(record)
+    for origin in (OTHER, THIRD):
+        assert list(owner.queue.taken_of(origin)) == []
+        assert not recovery.taken[origin], "who takes over from us must not think that we have it"
+    assert list(recovery.moved.runs()) == [(1, 2)]
+    again = Carried(task_id, owner.now_us, origin=THIRD, number=3)
+    owner.enqueue_each([TaskOptions(carried=again)])
+    assert owner.poll(9).numbers == [3], "and it may come back"
