@@ -152,7 +152,7 @@ class TaskAnswers:
 
     def _list_queues(self, asked: Answer, rights: Rights | None) -> Answer:
         owned, orphans, name = self._queues.owned, self._orphans(), asked.get("queue")
-        names = dict.fromkeys((*owned, *orphans))
+        names = list(dict.fromkeys((*owned, *orphans)))
         if rights is not None:
             names = [each for each in names if rights.allows("queue", topic_of(each))]
         if name is not None:
