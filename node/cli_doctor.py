@@ -147,7 +147,7 @@ async def _doctor(
 ) -> int:
     from busnode.node import diagnosis
     from busnode.node.seed_greeting import greet_seed
-    from busnode.world.real_process import absolute, disk_space, file_limits
+    from busnode.world.real_process import absolute, disk_space, file_limits, interpreter
     from busnode.world.real_world import real_world
 
     world = real_world()
@@ -164,7 +164,7 @@ async def _doctor(
         report.tell(diagnosis.of_listening(found, listen, answers))
     await _listen(report, world, listen or _host_of(found), cluster_id, explicit=wanted is not None)
     report.tell(*(diagnosis.of_seed(answer, cluster_id) for answer in answers))
-    report.tell(diagnosis.of_files(file_limits()))
+    report.tell(diagnosis.of_files(file_limits()), diagnosis.of_interpreter(interpreter()))
     if data is not None:
         directory = absolute(data)
         report.tell(diagnosis.of_disk(directory, disk_space(directory)))

@@ -19,7 +19,7 @@ from busnode.wire.errors import BadVersion, WrongCluster
 from busnode.wire.limits import PROTOCOL_VERSION
 from busnode.world.discovery import Hint
 from busnode.world.real_multicast import Multicast
-from busnode.world.real_process import DiskSpace, FileLimits
+from busnode.world.real_process import DiskSpace, FileLimits, Interpreter
 
 Status = Mapping[str, Any]
 
@@ -276,6 +276,17 @@ def of_files(limits: FileLimits) -> Finding:
             "Raise the hard limit: `ulimit -Hn`, or LimitNOFILE= of the service.",
         )
     return _ok("files", f"a process may open {limits.allowed:,}")
+
+
+def of_interpreter(python: Interpreter) -> Finding:
+    what = f"Python {python.version}, {printable(python.path)}"
+    if python.is_optimized:
+        return _ok("python", what)
+    return _warning(
+        "python",
+        f"{what}, was compiled without optimizations: nodes take up to twice the processor time",
+        "Take the system's Python, or compile it with --enable-optimizations --with-lto.",
+    )
 
 
 def of_disk(path: str, space: DiskSpace) -> Finding:

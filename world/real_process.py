@@ -5,6 +5,8 @@ import gc
 import os
 import resource
 import signal
+import sys
+import sysconfig
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import NamedTuple
@@ -50,6 +52,20 @@ def processor_s(pid: int) -> float:
     with open(f"/proc/{pid}/stat", "rb") as file:
         fields = file.read().rpartition(b")")[2].split()  # before it is a name with anything in it
     return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
+
+
+class Interpreter(NamedTuple):
+    path: str
+    version: str
+    is_optimized: bool
+    """Compiled with its optimizations. Those that come with a system are, whatever they say."""
+
+
+def interpreter() -> Interpreter:
+    """The Python that runs this process."""
+    arguments = sysconfig.get_config_var("CONFIG_ARGS") or ""
+    is_optimized = "--enable-optimizations" in arguments or sys.base_prefix == "/usr"
+    return Interpreter(sys.executable, sys.version.split()[0], is_optimized)
 
 
 def load() -> float:

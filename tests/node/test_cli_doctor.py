@@ -44,7 +44,7 @@ def test_a_node_that_is_well_is_well(node: Node, tmp_path: Path) -> None:
     assert code == 0, checks
     assert set(checks) == {
         "node", "ready", "mesh", "discovery", "clock", "listening", "multicast", "announced",
-        "seed", "files", "disk",
+        "seed", "files", "python", "disk",
     }  # fmt: skip
     for name in ("node", "ready", "mesh", "discovery", "clock", "multicast", "announced", "seed"):
         assert checks[name]["verdict"] == "ok", checks[name]

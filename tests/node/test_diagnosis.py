@@ -1,5 +1,9 @@
 """What is made of what was seen, also of what no test can bring about on this machine."""
 
+import platform
+import sys
+import sysconfig
+
 import pytest
 
 from busnode.node import diagnosis
@@ -10,7 +14,7 @@ from busnode.wire.limits import PROTOCOL_VERSION
 from busnode.world.discovery import Hint
 from busnode.world.network import Address
 from busnode.world.real_multicast import Multicast
-from busnode.world.real_process import DiskSpace, FileLimits
+from busnode.world.real_process import DiskSpace, FileLimits, Interpreter, interpreter
 
 from .test_cluster_view import peer, status, up
 
@@ -141,6 +145,20 @@ def test_few_files_are_worth_a_warning() -> None:
     assert verdict(diagnosis.of_files(plenty)) is OK
     assert verdict(diagnosis.of_files(plenty._replace(allowed=1024))) is WARNING
     assert verdict(diagnosis.of_files(plenty._replace(open_everywhere=950_000))) is WARNING
+
+
+def test_a_python_without_optimizations_is_worth_a_warning() -> None:
+    assert verdict(diagnosis.of_interpreter(Interpreter("/usr/bin/python3", "3.11.2", True))) is OK
+    finding = diagnosis.of_interpreter(Interpreter("/home/a/python3", "3.11.7", False))
+    assert verdict(finding) is WARNING
+    assert finding.seen.startswith("Python 3.11.7, /home/a/python3, was compiled without")
+
+
+def test_what_doctor_sees_of_this_python_is_what_runs() -> None:
+    seen = interpreter()
+    assert (seen.path, seen.version) == (sys.executable, platform.python_version())
+    arguments = sysconfig.get_config_var("CONFIG_ARGS")
+    assert seen.is_optimized or "--enable-optimizations" not in arguments
 
 
 def test_a_disk_that_is_nearly_full_is_worth_a_warning_and_a_full_one_fails() -> None:
