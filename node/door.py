@@ -9,12 +9,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, Protocol
 
-import trio
-
 from busnode.node.event_kinds import LIMITED
 from busnode.node.events import Tell
 from busnode.node.memory_budget import MemoryBudget
 from busnode.node.receipts import encode_refusal
+from busnode.node.turn import Turn
 from busnode.security.quotas import Arrivals
 from busnode.wire.errors import BusnodeError, LimitReached
 from busnode.world.clock import Clock
@@ -42,15 +41,13 @@ class Door:
         half_open_max: int,
         budget: MemoryBudget,
         tell: Tell,
-        turn: trio.Lock,
+        turn: Turn,
         say: Callable[[BusnodeError], bytes] | None = None,
     ) -> None:
         """`say` puts a refusal into words of the listener's own, if they are not frames."""
         self.name = name
         self.turn = turn
-        """Whoever has something to do for strangers holds it for that. It is handed on from one
-        turn of the loop to the next: so all doors together do one such thing in a turn, however
-        many there are to be done, and who is in waits for no more than that."""
+        """All doors of a node have the same."""
         self._say = say or _frame
         self.refused = 0
         self.pushed_out = 0

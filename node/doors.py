@@ -2,13 +2,12 @@
 
 from typing import TYPE_CHECKING
 
-import trio
-
 from busnode.node.config import NodeConfig
 from busnode.node.door import Door
 from busnode.node.events import Tell
 from busnode.node.http import say_no
 from busnode.node.memory_budget import MemoryBudget
+from busnode.node.turn import Turn
 from busnode.security.quotas import Accounts, AddressLimits, Arrivals, IdentityLimits
 from busnode.world.clock import Clock
 
@@ -35,7 +34,7 @@ class Doors:
             config.limit_loopback,
         )  # fmt: skip
         self._clock = clock
-        common = self.arrivals, clock, config.half_open_max, self.budget, tell, trio.Lock()
+        common = self.arrivals, clock, config.half_open_max, self.budget, tell, Turn(clock)
         self.clients = Door("clients", *common)
         self.peers = Door("nodes", *common)
         self.http = Door("HTTP", *common, say_no)

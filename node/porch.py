@@ -3,7 +3,7 @@
 One of them costs a socket, a row in a table and the bytes that it has sent, of which there are no
 more than a greeting has. One task takes in who comes, another looks at those who have sent
 something, a third lets those go whose time is up. Each does a little, and then it is the next
-one's turn: see `Door.turn`. Only who has sent a frame that may be a greeting gets a session.
+one's turn: see `Turn`. Only who has sent a frame that may be a greeting gets a session.
 """
 
 from collections.abc import Callable, Iterable, Iterator

@@ -5,13 +5,11 @@ frames costs no checkpoint, task or channel.
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from contextlib import AbstractAsyncContextManager
+from typing import NamedTuple, Protocol
 
 from busnode.world.files import Bytes, ReadFile
 from busnode.world.tls import Certificate, TlsTerms
-
-if TYPE_CHECKING:  # an address is needed by commands that wait for nothing
-    import trio
 
 
 class Address(NamedTuple):
@@ -90,7 +88,9 @@ class Crowd(Protocol):
         """Whoever closes a stream, or hands it on, says so before."""
         ...
 
-    async def run(self, ready: Callable[[Stream], None], turn: "trio.Lock") -> None:
+    async def run(
+        self, ready: Callable[[Stream], None], turn: AbstractAsyncContextManager[None]
+    ) -> None:
         """Call `ready` for a stream whenever there is something to receive, or its end: for a few
         at once, while it holds `turn`."""
         ...

@@ -6,6 +6,7 @@ epoll costs neither. Measured with 5,000 connections that never greet.
 
 import select
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from typing import Final
 
 import trio
@@ -42,7 +43,9 @@ class RealCrowd:
             del self._streams[number]
             self._epoll.unregister(number)
 
-    async def run(self, ready: Callable[[Stream], None], turn: trio.Lock) -> None:
+    async def run(
+        self, ready: Callable[[Stream], None], turn: AbstractAsyncContextManager[None]
+    ) -> None:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._others.run, ready, turn)

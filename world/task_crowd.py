@@ -1,7 +1,7 @@
 """A crowd of any streams: with a task for each after all."""
 
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, suppress
 
 import trio
 
@@ -28,7 +28,9 @@ class TaskCrowd:
         if scope is not None:
             scope.cancel()
 
-    async def run(self, ready: Callable[[Stream], None], turn: trio.Lock) -> None:
+    async def run(
+        self, ready: Callable[[Stream], None], turn: AbstractAsyncContextManager[None]
+    ) -> None:
         async with trio.open_nursery() as nursery:
             while True:
                 new, self._new = self._new, []
@@ -37,7 +39,12 @@ class TaskCrowd:
                 await self._came.wait()
                 self._came = trio.Event()
 
-    async def _wait(self, stream: Stream, ready: Callable[[Stream], None], turn: trio.Lock) -> None:
+    async def _wait(
+        self,
+        stream: Stream,
+        ready: Callable[[Stream], None],
+        turn: AbstractAsyncContextManager[None],
+    ) -> None:
         scope = self._scopes.get(stream)
         if scope is None:
             return
