@@ -41,7 +41,8 @@ PIECE_BYTES: Final = 1024 * 1024
 was a fifth of catching up with 256 KiB."""
 
 THROTTLED_PIECE_BYTES: Final = 128 * 1024
-"""Smaller where it must be slow, so that it is even."""
+"""Smaller where it must be slow, so that it is even; but not smaller than that. At a gigabyte a
+second they cost the mirror 1.4 to 1.5 s of processor in place of 0.7 to 0.8."""
 
 LOOKS_BEFORE_YIELD: Final = 200
 """Logs that are compared with what a mirror has before others have their turn: 1 ms."""
@@ -98,7 +99,9 @@ class MirrorStream:
         that allows. With a `mender` a hole here is one there only when nobody can fill it."""
         self.link = link
         self._throttle = throttle
-        self._piece_bytes = PIECE_BYTES if throttle is None else THROTTLED_PIECE_BYTES
+        self._piece_bytes = PIECE_BYTES
+        if throttle is not None:
+            self._piece_bytes = throttle.piece_bytes(THROTTLED_PIECE_BYTES, PIECE_BYTES)
         self._is_paused = False
         self.broker_id = broker_id
         """Of the incarnation whose logs it gets."""

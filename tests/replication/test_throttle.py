@@ -26,3 +26,9 @@ def test_a_pause_is_not_made_up_for() -> None:
     assert throttle.wait_s(200.0) == 0.0
     throttle.sent(1000, 200.0)
     assert throttle.wait_s(200.0) > 0.9
+
+
+def test_pieces_are_as_large_as_the_rate_lets_them_be_even() -> None:
+    assert Throttle(1_000_000).piece_bytes(128_000, 1_000_000) == 128_000
+    assert Throttle(64_000_000).piece_bytes(128_000, 1_000_000) == 400_000
+    assert Throttle(1_000_000_000).piece_bytes(128_000, 1_000_000) == 1_000_000
