@@ -55,8 +55,8 @@ a healed network may go unnoticed. All answer each question, so a cluster of 20 
 second."""
 
 DEAF_S = 8.0
-"""An answer may lawfully take over a second. When even our own has not come back after this, what
-we send goes nowhere."""
+"""An answer may lawfully take over a second. When our own has not come back after this, what we
+send goes nowhere."""
 
 LOOKUPS_MAX = 16
 LOOKUP_MS = 3000
@@ -91,6 +91,10 @@ class Responder(RecordUpdateListener):
         self._interfaces = interfaces
         self._inlet = inlet
         self._counts = counts
+        self._name = instance_name(announcement.broker_id)
+        self._own_events = 0
+        """How often it has heard itself. What others say tells nothing of what we send, and without
+        an interface we hear what others on this machine have joined."""
         self._heard: dict[str, None] = {}
         """Names in the packet that is being read: as many as fit into 9 KB."""
         self._lookups: dict[str, asyncio.Task[None]] = {}
@@ -146,7 +150,7 @@ class Responder(RecordUpdateListener):
         broker_id = self._announcement.broker_id
         info = ServiceInfo(
             SERVICE_TYPE,
-            instance_name(broker_id),
+            self._name,
             port=port,
             properties=encode_text(self._announcement),
             server=f"{broker_id.hex()}.local.",
@@ -159,18 +163,18 @@ class Responder(RecordUpdateListener):
         return announcing
 
     async def _ask_until_stopped(self) -> None:
-        """Raises `OSError` when nothing comes back."""
+        """Raises `OSError` when what we send does not come back."""
         interval_s = 1.0
         silent_s = 0.0
         while True:
-            heard = self._counts.events
+            heard = self._own_events
             self._zeroconf.async_send(_question())
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._stopped.wait(), interval_s)
                 return
-            silent_s = silent_s + interval_s if self._counts.events == heard else 0.0
+            silent_s = silent_s + interval_s if self._own_events == heard else 0.0
             if silent_s >= DEAF_S:
-                raise OSError(errno.ENETUNREACH, "not even our own announcement comes back")
+                raise OSError(errno.ENETUNREACH, "our own announcement does not come back")
             interval_s = min(2 * interval_s, ASK_AGAIN_S)
 
     def async_update_records(
@@ -185,6 +189,7 @@ class Responder(RecordUpdateListener):
             if isinstance(record, DNSPointer) and record.name.lower() == SERVICE_TYPE:
                 self._counts.events += 1
                 self._counts.working = True
+                self._own_events += record.alias.lower() == self._name.lower()
                 if not record.is_expired(now):  # a goodbye is counted, and that is all
                     self._heard[record.alias] = None
 
