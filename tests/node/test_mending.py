@@ -367,6 +367,24 @@ def test_a_queue_group_gets_what_was_damaged() -> None:
             assert sorted(numbers(await take(messages, 20))) == list(range(20))
 
 
+@pytest.mark.parametrize("skip", range(3))
+def test_a_queue_group_gets_what_could_not_be_read_for_a_moment(skip: int) -> None:
+    """When it is fetched, or after that."""
+
+    @on_cluster(0, "a", "b")
+    async def _(cluster: SimulatedCluster) -> None:
+        await filled(cluster, 20)
+        disk = cluster["a"].disk
+        async with cluster.client("a", name="member") as consumer:
+            disk.arm(DiskFault.READ_COLD, lambda path: path.endswith(".seg"))
+            disk.arm(DiskFault.READ_EIO, lambda path: path.endswith(".seg"), skip=skip)
+            async with consumer.subscribe(
+                "/t", start="earliest", queue="q", on_gap="raise"
+            ) as messages:
+                assert sorted(numbers(await take(messages, 20))) == list(range(20))
+        assert disk.faults[DiskFault.READ_EIO] == 1
+
+
 def test_complaints_without_a_cause_change_nothing() -> None:
     @on_cluster(0, "a", "b")
     async def _(cluster: SimulatedCluster) -> None:
