@@ -244,6 +244,28 @@ def test_what_a_copy_never_synced_stays_no_part_of_a_segment_that_is_mended() ->
     store.close()
 
 
+def test_what_a_log_wrote_that_takes_no_more_is_mended_up_to_where_it_is_durable() -> None:
+    """It stays as it is until the node starts again: its damage cannot wait for that."""
+    damaged = Damaged(options=StoreOptions())
+    store = damaged.opened()
+    log = held(store)
+    damaged.write(log, 2, 1, 2)
+    trio.run(store.commit)
+    durable = dict(damaged.records)
+    damaged.write(log, 2, 3)
+    damaged.disk.arm(DiskFault.SYNC_EIO)
+    assert trio.run(store.commit).poisoned == [log]
+    old = log.segments[-1]
+    before_bytes = damaged.disk.open(old.path).size_bytes()
+    damaged.disk.flip_bit(old.path, RECORDS_AT + 100, 2)
+    assert [hole.first_no for hole in examined(log)] == [damaged.last_no + 1]
+    assert work_off(damaged.disk, log.mend(patches(damaged, log)))
+    assert read_ranges(log).records == durable
+    assert damaged.disk.open(old.path).size_bytes() == before_bytes, "nothing was removed"
+    store.close()
+    judge_whole(damaged)
+
+
 def test_an_empty_segment_before_a_missing_one_is_filled() -> None:
     damaged = Damaged()
     store = damaged.opened()
