@@ -177,6 +177,36 @@ def test_a_hole_may_be_filled_from_its_front_and_the_rest_later() -> None:
     judge_whole(damaged)
 
 
+@pytest.mark.parametrize("start", [RECORDS_AT, RECORDS_AT + 150])
+def test_a_hole_may_be_filled_from_its_middle_or_its_end_and_the_rest_later(start: int) -> None:
+    damaged = Damaged()
+    store = damaged.opened()
+    path = held(store).segments[0].path
+    store.close()
+    for offset in range(start, start + 1000, 40):
+        damaged.disk.flip_bit(path, offset, 1)
+    store = damaged.opened()
+    log = held(store)
+    (hole,) = examined(log)
+    numbers = [no for no in damaged.records if hole.first_no <= no <= hole.last_no]
+    assert len(numbers) > 3
+    middle, last = numbers[1], numbers[-1]
+    for first_no, last_no in ((middle, numbers[2] - 1), (last, hole.last_no)):
+        (there,) = (each for each in log.holes() if each.first_no <= first_no <= each.last_no)
+        part = Patch(there, damaged.between(first_no, last_no))
+        (mended,) = work_off(damaged.disk, log.mend([part]))
+        assert mended[:3] == (there, first_no, last_no)
+        store.close()
+        store = damaged.opened()
+        log = held(store)
+    left = [(each.first_no, each.last_no) for each in log.holes()]
+    assert left == [(hole.first_no, middle - 1), (numbers[2], last - 1)]
+    while log.holes():
+        assert work_off(damaged.disk, log.mend(patches(damaged, log)[:1]))
+    store.close()
+    judge_whole(damaged)
+
+
 @pytest.mark.parametrize("place", [1, 2])
 def test_a_segment_that_is_missing_is_written(place: int) -> None:
     damaged = Damaged()
