@@ -86,6 +86,8 @@ class Refetch:
         self.records = bytearray()
         self.answered = trio.Event()
         self.is_lost = False
+        self.lacked_no = 0
+        """Up to which number who was asked has nothing."""
 
     def fetched(self, handed: Handed) -> None:
         self.records += handed.data
@@ -98,7 +100,8 @@ class Refetch:
         self.answered.set()
 
     def lacked(self, log_id: LogId, first_no: int, last_no: int, reason: str) -> None:
-        del log_id, first_no, last_no, reason
+        del log_id, first_no, reason
+        self.lacked_no = last_no
         self.answered.set()
 
     def lost(self, log_id: LogId) -> None:
@@ -276,8 +279,8 @@ class Mending:
             self._give_up(key)
 
     async def _fetch(self, link: PeerLink, log_id: LogId, hole: Hole) -> tuple[bytes, bool]:
-        """The records of a hole, or the first of them, as far as a node has them, and whether the
-        link was lost: it may have met other damage there, which that node looks at now."""
+        """The records of a hole, or the first piece of it that a node has, and whether the link was
+        lost: it may have met other damage there, which that node looks at now."""
         found = bytearray()
         is_lost = False
         next_no = int(hole.first_no)
@@ -292,29 +295,34 @@ class Mending:
                     asked.closed = True
                 is_lost = asked.is_lost
                 length, beyond = records_within(asked.records, next_no, hole.last_no)
-                if not length:
+                if length:
+                    found += asked.records[:length]
+                    next_no = beyond
+                elif not found and asked.lacked_no >= next_no:
+                    next_no = asked.lacked_no + 1
+                else:
                     break
-                found += asked.records[:length]
-                next_no = beyond
         return bytes(found), is_lost
 
     async def _put(self, log: Log, patch: Patch, name: str) -> bool:
         try:
-            last_no = check_records(LogKey.of(log.log_id), *patch)
+            check_records(LogKey.of(log.log_id), *patch)
         except BadRecord as error:
             facts = fields(log=log.log_id, node=name, error=error)
             logger.warning("a node has sent records that are damaged", extra=facts)
             return False
         for _ in range(SETTLES_MAX):
             for mended in await carry_out(self._files, log.mend([patch])):
-                about = {"log": log.log_id, "first_no": mended.hole.first_no}
                 if mended.quarantine is not None:
                     self._tell_event(
-                        DAMAGE_QUARANTINED, **about, last_no=mended.hole.last_no,
-                        path=mended.quarantine,
+                        DAMAGE_QUARANTINED, log=log.log_id, first_no=mended.hole.first_no,
+                        last_no=mended.hole.last_no, path=mended.quarantine,
                     )  # fmt: skip
-                self.mended += last_no + 1 - mended.hole.first_no
-                self._tell_event(DAMAGE_MENDED, **about, last_no=last_no, source=name)
+                first_no, last_no = mended.first_no, mended.last_no
+                self.mended += last_no + 1 - first_no
+                self._tell_event(
+                    DAMAGE_MENDED, log=log.log_id, first_no=first_no, last_no=last_no, source=name
+                )
                 return True
             await self._clock.sleep(SETTLE_S)
         return False

@@ -216,25 +216,16 @@ class QueueGroup:
                 able[0].fetch(found, partial(self._fetched, cursor, found))
                 continue
             log_id = cursor.log.log_id
-            if isinstance(found, Hole):
+            read = found if isinstance(found, Hole) else _read(cursor, found)
+            if isinstance(read, Hole):
                 self._ready.popleft()
-                then = partial(self._mended, cursor, found)
-                if self._mender is None or not self._mender.ask(cursor.log, found, then):
+                then = partial(self._mended, cursor, read)
+                if self._mender is None or not self._mender.ask(cursor.log, read, then):
                     self._ready.append(cursor)
-                    self._report(able, log_id, found)
+                    self._report(able, log_id, read)
                 continue
             self._ready.rotate(-1)
-            try:
-                data = read_range(found)
-            except OSError as error:
-                cursor.reader.suspect(found)
-                hole = Hole(
-                    found.first_no, found.last_no, found.file.path, found.offset, found.length,
-                    f"cannot be read: {error}",
-                )  # fmt: skip
-                self._report(able, log_id, hole)
-                continue
-            for batch in split(data):
+            for batch in split(read):
                 if self._in_scope(self.members, batch.flags):
                     numbers = batch.first_no, batch.first_no + batch.count - 1
                     self._held.append(Handed(log_id, *numbers, batch.data, is_remote=False))
@@ -259,6 +250,17 @@ class QueueGroup:
             cursor.reader.fetched(cold, error)
             self._ready.append(cursor)
             self.has_credit()
+
+
+def _read(cursor: LogCursor, found: Range) -> bytes | Hole:
+    try:
+        return read_range(found)
+    except OSError as error:
+        cursor.reader.suspect(found)
+        return Hole(
+            found.first_no, found.last_no, found.file.path, found.offset, found.length,
+            f"cannot be read: {error}",
+        )  # fmt: skip
 
 
 def read_range(found: Range) -> bytes:

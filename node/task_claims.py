@@ -397,10 +397,16 @@ class TaskClaims:
         )
         for queue, numbers in takeover.finished.items():
             self._note(Fact("finished", origin, queue, numbers))
-        for queue, taken in takeover.taken.items():
-            for earlier, numbers in taken.items():
+        # An heir takes no copies of tasks that it had accepted itself: they go on in its own log.
+        returned = self._claims.heirs(origin)
+        taken = {
+            queue: {each: numbers for each, numbers in those.items() if each not in returned}
+            for queue, those in takeover.taken.items()
+        }
+        for queue, those in taken.items():
+            for earlier, numbers in those.items():
                 self._note(Fact("elsewhere", earlier, queue, numbers))
-        self._taken[origin] = {**self._taken.get(origin, {}), **takeover.taken}
+        self._taken[origin] = {**self._taken.get(origin, {}), **taken}
         if takeover.count:
             self._tell(TASKS_TAKEN_OVER, origin=origin.hex(), count=takeover.count)
         if takeover.unreadable:
@@ -416,10 +422,13 @@ class TaskClaims:
         return number in self._agreement.finished.of(origin, queue)
 
     def _read_facts(self, writer: BrokerId) -> None:
-        """What an incarnation knew whose tasks we take over."""
+        """What an incarnation knew whose tasks we take over. What one of its heirs had accepted is
+        elsewhere no more: it came back to that one, which needs no copy of what is its own."""
         log = self._store.get(LogId(writer, FACTS))
+        returned = self._claims.heirs(writer)
         for fact in () if log is None else read_facts(log):
-            self._note(fact)
+            if fact.kind == "finished" or fact.origin not in returned:
+                self._note(fact)
 
     def _note(self, fact: Fact) -> None:
         """It is so for good. What is news is written down for whoever comes after us."""

@@ -2,7 +2,8 @@
 
 An heir has a copy of all that its predecessor has written, and may have older copies, or none, of
 what that one had read. These are facts that hold for good: what is finished stays so, and what goes
-on elsewhere is not let go of there before another has it.
+on elsewhere is not let go of there before another has it. Only who has accepted a task may follow
+those that have it elsewhere, and then goes on with it in its own log.
 """
 
 import logging

@@ -21,6 +21,8 @@ class _Lack:
     had_no: int
     end_no: int
     message_bytes: float
+    absent: tuple[int, int] = 0, -1
+    """What was met last that cannot be sent, first and last number: behind it may be no more."""
 
 
 class MirrorProgress:
@@ -75,7 +77,13 @@ class MirrorProgress:
     def absent(self, log_id: LogId, first_no: int, last_no: int) -> None:
         """A range that cannot be sent, since it has expired or cannot be read here either."""
         lack = self._behind.get(log_id)
-        if lack is not None and first_no <= lack.end_no <= last_no:
+        if lack is None:
+            return
+        before_no, until_no = lack.absent
+        if before_no <= first_no <= until_no + 1:
+            first_no, last_no = before_no, max(last_no, until_no)
+        lack.absent = first_no, last_no
+        if first_no <= lack.end_no <= last_no:
             end_no = max(lack.had_no, first_no - 1)
             self._count(lack, end_no - lack.end_no)
             lack.end_no = end_no

@@ -52,16 +52,17 @@ class Hole:
 
 
 class Patch(NamedTuple):
-    """Records for a hole: all that it lacks, or the first of them."""
+    """Records for a hole: all that it lacks, or one piece of that."""
 
     hole: Hole
     records: bytes
 
 
 class Mended(NamedTuple):
-    """A hole, or the first part of one, that is filled."""
+    """A hole, or one piece of it, that is filled."""
 
     hole: Hole
+    first_no: MsgNo
     last_no: MsgNo
     quarantine: str | None
     """The file in which the damaged bytes are kept, if there were any."""

@@ -108,7 +108,7 @@ class _Filling:
             found = self._find(rest)
             if found is None or not (self._dry_run or self._put(rest, found)):
                 break
-            mended_no = check_records(self._log.key, rest, found)
+            _, mended_no = check_records(self._log.key, rest, found)
         sources, quarantine = tuple(self._used), tuple(self._quarantine)
         return Repaired(self._log.log_id, hole, mended_no, sources, quarantine)
 

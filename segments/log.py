@@ -211,15 +211,19 @@ class FileLog:
             raise LogPoisoned(f"log {self.log_id} cannot be taken up again: {error}") from error
         if self.segments:
             last = self.segments[-1]
-            if last is self.committed_segment:
-                last.size_bytes = self.committed_bytes
-            last.next_no = MsgNo(self.committed_no + 1)
-            last.pending = []
+            self._end_where_durable(last)
             self._write_index(last, [last.end])
         self._unnamed = False
         self._pending.logs.pop(self, None)
         self.next_no = MsgNo(self.committed_no + 1)
         self.poisoned = None
+
+    def _end_where_durable(self, last: Segment) -> None:
+        """What lies behind that in the file of a log that takes no more is no part of the log."""
+        if last is self.committed_segment:
+            last.size_bytes = self.committed_bytes
+        last.next_no = MsgNo(self.committed_no + 1)
+        last.pending = []
 
     def _seal(self, segment: Segment | None) -> None:
         """Write down that all of a finished segment is durable, if it is; else its commit does."""
@@ -423,10 +427,14 @@ class FileLog:
         return any(each is segment for each in self.segments)
 
     def settle(self, segment: Segment) -> bool:
-        """Append no more to a segment; whether all of it is durable."""
+        """Append no more to a segment; whether all of it is durable. What a log that takes no more
+        has written behind its durable end never will be."""
         if segment is self.active:
             self._seal(segment)
             self.active = None
+        is_last = segment is self.committed_segment is self.segments[-1]
+        if is_last and self.poisoned is not None and not self._committing:
+            self._end_where_durable(segment)
         waiting = any(each is segment for each in self._unsynced)
         return segment.next_no <= self.committed_no + 1 and not waiting
 

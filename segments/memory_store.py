@@ -147,7 +147,7 @@ class MemoryLog:
     def mend(self, patches: Sequence[Patch]) -> Steps[list[Mended]]:
         done: list[Mended] = []
         for patch in patches:
-            last_no = check_records(LogKey.of(self.log_id), *patch)
+            first_no, last_no = check_records(LogKey.of(self.log_id), *patch)
             yield None
             place = bisect_right(self.pieces, patch.hole.first_no, key=lambda each: each.first_no)
             if patch.hole in self.holes():
@@ -156,11 +156,10 @@ class MemoryLog:
                 self.pieces.insert(
                     place,
                     _Piece(
-                        patch.records, patch.hole.first_no, MsgNo(last_no + 1),
-                        after.stored_us, utc_us,
+                        patch.records, first_no, MsgNo(last_no + 1), after.stored_us, utc_us,
                     ),
                 )  # fmt: skip
-                done.append(Mended(patch.hole, last_no, None))
+                done.append(Mended(patch.hole, first_no, last_no, None))
         return done
 
     def holes(self) -> list[Hole]:

@@ -46,18 +46,23 @@ PATCH_BYTES_MAX: Final = 16 * 1024 * 1024
 SCRATCH: Final = ".mend"
 """Behind the name of a segment: what is being written to take its place."""
 
+Filled = tuple[MsgNo, MsgNo]
+"""The first and last number of what is put into a hole."""
 
-def check_records(key: LogKey, hole: Hole, records: Bytes) -> MsgNo:
-    """The last number of records that fill a hole, or its first part. BadRecord for all else."""
+
+def check_records(key: LogKey, hole: Hole, records: Bytes) -> Filled:
+    """The first and last number of records that fill a hole, or one piece of it. BadRecord for all
+    else."""
     with memoryview(records) as view:
-        begun = Scanned(0, hole.first_no, 0)
+        first_no = read_header(view, 0).first_no if len(view) >= HEADER_BYTES else hole.first_no
+        begun = Scanned(0, first_no, 0)
         at, next_no, _ = scan(view, len(view), len(view), key, begun)
-    if at < len(records) or not hole.first_no < next_no <= hole.last_no + 1:
+    if at < len(records) or not hole.first_no <= first_no < next_no <= hole.last_no + 1:
         raise BadRecord(
             f"what was to mend messages {hole.first_no}–{hole.last_no} is good up to byte {at} of "
             f"{len(records)} and message {next_no - 1}"
         )
-    return MsgNo(next_no - 1)
+    return MsgNo(first_no), MsgNo(next_no - 1)
 
 
 def records_within(records: Bytes, next_no: int, last_no: int) -> tuple[int, int]:
@@ -82,7 +87,7 @@ def mend_steps(
     again. Raises OSError, or BadRecord for records that are not what is missing; then all is as it
     was before.
     """
-    ends = {patch.hole.first_no: check_records(log.key, *patch) for patch in patches}
+    filled = {patch.hole.first_no: check_records(log.key, *patch) for patch in patches}
     segment = log.segment_of(patches[0].hole.first_no)
     there = {_place(hole): hole for hole in segment.holes}
     inside = sorted(
@@ -92,14 +97,14 @@ def mend_steps(
     if inside:
         if not log.settle(segment):
             return []
-        return (yield from _rewrite(log, files, handles, segment, inside, ends))
+        return (yield from _rewrite(log, files, handles, segment, inside, filled))
     if missing:
         hole = missing[0].hole
         if segment.empty and segment.first_no == hole.first_no:
             at_end = replace(hole, offset=segment.size_bytes)
             patch = Patch(at_end, missing[0].records)
-            return (yield from _rewrite(log, files, handles, segment, [patch], ends))
-        return (yield from _insert(log, files, handles, missing[0], ends))
+            return (yield from _rewrite(log, files, handles, segment, [patch], filled))
+        return (yield from _insert(log, files, handles, missing[0], filled))
     return []
 
 
@@ -113,7 +118,7 @@ def _rewrite(
     handles: Handles,
     old: Segment,
     patches: list[Patch],
-    ends: dict[MsgNo, MsgNo],
+    filled: dict[MsgNo, Filled],
 ) -> Steps[list[Mended]]:
     """Write a segment anew, with records in the place of damage."""
     # Not from the handles: somebody may forget it meanwhile.
@@ -123,7 +128,7 @@ def _rewrite(
         done: list[Mended] = []
         for hole, _ in patches:
             kept = yield from quarantine(files, old, file, hole)
-            done.append(Mended(hole, ends[hole.first_no], kept))
+            done.append(Mended(hole, *filled[hole.first_no], kept))
         size_bytes = file.size_bytes()
         mended = {_place(patch.hole) for patch in patches}
         damage = [hole for hole in old.holes if _place(hole) not in mended]
@@ -144,13 +149,13 @@ def _rewrite(
         finally:
             new.close()
         # What is put into an empty segment lies behind where it ended.
-        next_no = max(old.next_no, *(ends[patch.hole.first_no] + 1 for patch in patches))
+        next_no = max(old.next_no, *(filled[patch.hole.first_no][1] + 1 for patch in patches))
         end = Point(next_no, old.size_bytes + shift, old.utc_us_max, old.stored_us)
         found = yield from _read_again(log, files, scratch, old.first_no, end)
         segment = _segment(old.path, old.first_no, old.created_us, found, end)
         if old.torn is not None:
             segment.torn = replace(old.torn, offset=old.torn.offset + shift)
-        _check(segment, ends)
+        _check(segment, filled)
         if not log.holds(old):
             return []
         files.rename(scratch, old.path)
@@ -163,7 +168,7 @@ def _rewrite(
 
 
 def _insert(
-    log: "FileLog", files: Files, handles: Handles, patch: Patch, ends: dict[MsgNo, MsgNo]
+    log: "FileLog", files: Files, handles: Handles, patch: Patch, filled: dict[MsgNo, Filled]
 ) -> Steps[list[Mended]]:
     """Write a segment that is missing between two others."""
     hole, records = patch
@@ -178,16 +183,16 @@ def _insert(
             yield Sync(new)
         finally:
             new.close()
-        end = Point(ends[hole.first_no] + 1, RECORDS_AT + len(records), 0, stored_us)
+        end = Point(filled[hole.first_no][1] + 1, RECORDS_AT + len(records), 0, stored_us)
         found = yield from _read_again(log, files, scratch, hole.first_no, end)
         segment = _segment(path, hole.first_no, created_us, found, end)
-        _check(segment, ends)
+        _check(segment, filled)
         if not log.holds(after) or hole not in log.missing() or files.exists(path):
             return []
         files.rename(scratch, path)
         log.inserted(segment)
         yield from _finish(log, files, handles, segment)
-        return [Mended(hole, ends[hole.first_no], None)]
+        return [Mended(hole, *filled[hole.first_no], None)]
     finally:
         _discard(files, scratch)
 
@@ -279,9 +284,9 @@ def _segment(path: str, first_no: MsgNo, created_us: int, found: Survey, end: Po
     return segment
 
 
-def _check(segment: Segment, ends: dict[MsgNo, MsgNo]) -> None:
+def _check(segment: Segment, filled: dict[MsgNo, Filled]) -> None:
     """What was put in must be there, and nothing else be gone."""
-    for first_no, last_no in ends.items():
+    for first_no, last_no in filled.values():
         for hole in segment.holes:
             if hole.first_no <= last_no and hole.last_no >= first_no:
                 raise BadRecord(f"{segment.path}{SCRATCH} does not read as it was written: {hole}")

@@ -66,8 +66,7 @@ async def _try_order(stage: Stage, clients: TaskClients, enqueuer: Enqueuer) -> 
         for _ in ids:
             task = await _take(clients, diligent.queue(ORDER).poll(), DILIGENT)
             saying = clients.notes.saying(DILIGENT, "complete", [task])
-            await task.complete()
-            saying.told()
+            saying.told(await task.complete())
     return ids
 
 

@@ -81,6 +81,8 @@ class TaskAnswered(Leased):
     said_at: float
     code: str
     """Why it was refused; empty when it is so, and durable."""
+    level: str
+    """At which level it is durable; empty when it was refused, or others were that it came with."""
     known_at: tuple[str, ...]
     """On which disks that is written."""
     claimed_by: tuple[str, ...]

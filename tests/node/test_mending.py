@@ -37,14 +37,15 @@ def log_of(origin: SimulatedNode, topic: str = "/t") -> LogId:
     return LogId(origin.node.broker_id, Topic(topic))
 
 
-def flip(node: SimulatedNode, log_id: LogId, *msg_nos: int) -> None:
-    """Damage the payloads of these messages, each a record of its own, on a node's disk."""
+def flip(node: SimulatedNode, log_id: LogId, *msg_nos: int, inside: int = HEADER_BYTES + 3) -> None:
+    """Damage the payloads of these messages, each a record of its own, on a node's disk; or what is
+    `inside` elsewhere."""
     log = node.node.store.get(log_id)
     assert log is not None
     for msg_no in msg_nos:
         found = log.reader(msg_no - 1).next_range(1)
         assert isinstance(found, Range)
-        node.disk.flip_bit(found.file.path, found.offset + HEADER_BYTES + 3, 2)
+        node.disk.flip_bit(found.file.path, found.offset + inside, 2)
 
 
 def files_below(disk: SimDisk, path: str) -> Iterator[str]:
@@ -365,6 +366,45 @@ def test_a_queue_group_gets_what_was_damaged() -> None:
             consumer.subscribe("/t", start="earliest", queue="q", on_gap="raise") as messages,
         ):
             assert sorted(numbers(await take(messages, 20))) == list(range(20))
+
+
+def test_of_damage_that_nobody_can_mend_whole_that_piece_is_mended_which_somebody_has() -> None:
+    @on_cluster(0, "a", "b")
+    async def _(cluster: SimulatedCluster) -> None:
+        log_id = await filled(cluster, 20)
+        flip(cluster["a"], log_id, 6, 7, 8, 9, inside=0)  # so that it is not known where each began
+        flip(cluster["b"], log_id, 6, 7, 9)
+        for name in "ab":
+            log = cluster[name].node.store.get(log_id)
+            assert log is not None
+            assert work_off(cluster[name].disk, log.examine_steps(6))
+        assert damage(cluster["a"]) == [(6, 9)]
+        gaps: list[Gap] = []
+        async with (
+            cluster.client("a", name="c") as consumer,
+            consumer.subscribe("/t", start="earliest", on_gap=gaps.append) as messages,
+        ):
+            assert numbers(await take(messages, 17)) == [*range(5), 7, *range(9, 20)]
+        assert [(gap.first, gap.last) for gap in gaps] == [(6, 7), (9, 9)]
+        assert damage(cluster["a"]) == [(6, 7), (9, 9)]
+
+
+@pytest.mark.parametrize("skip", range(3))
+def test_a_queue_group_gets_what_could_not_be_read_for_a_moment(skip: int) -> None:
+    """When it is fetched, or after that."""
+
+    @on_cluster(0, "a", "b")
+    async def _(cluster: SimulatedCluster) -> None:
+        await filled(cluster, 20)
+        disk = cluster["a"].disk
+        async with cluster.client("a", name="member") as consumer:
+            disk.arm(DiskFault.READ_COLD, lambda path: path.endswith(".seg"))
+            disk.arm(DiskFault.READ_EIO, lambda path: path.endswith(".seg"), skip=skip)
+            async with consumer.subscribe(
+                "/t", start="earliest", queue="q", on_gap="raise"
+            ) as messages:
+                assert sorted(numbers(await take(messages, 20))) == list(range(20))
+        assert disk.faults[DiskFault.READ_EIO] == 1
 
 
 def test_complaints_without_a_cause_change_nothing() -> None:

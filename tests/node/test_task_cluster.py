@@ -6,11 +6,12 @@ import pytest
 import trio
 
 from busnode.client import Bus, Queue, Task
+from busnode.node.publishing import TASKS
 from busnode.node.task_queues import TaskQueues
 from busnode.tasks.claims import GONE_AFTER_S
 from busnode.tasks.statistics import Statistics
 from busnode.wire.control import Control, TaskClaim
-from busnode.wire.ids import BrokerId
+from busnode.wire.ids import BrokerId, LogId, Topic
 
 from .simulated_cluster import SimulatedCluster, SimulatedNode, on_cluster
 from .test_mirroring import mirrored
@@ -378,3 +379,41 @@ def test_a_claim_is_passed_on_by_who_hears_of_it(seed: int) -> None:
         was_alive = cluster["a"].node.broker_id
         await cluster["a"].kill()
         await pass_on(was_alive)
+
+
+@SEEDS
+@pytest.mark.parametrize("heirs", [1, 2])
+def test_tasks_that_came_back_to_their_owner_are_gone_on_with_when_that_one_dies(
+    seed: int, heirs: int
+) -> None:
+    """Who had taken them over while their owner was cut off died before it had let go of them, and
+    the owner took over from it: it needs no copies of its own tasks, whatever the dead one says."""
+
+    @on_cluster(seed, "a", "b")
+    async def _(cluster: SimulatedCluster) -> None:
+        a, b = cluster["a"], cluster["b"]
+        await mirrored(cluster, "a", "b")
+        async with cluster.client("a", name="p") as producer:
+            await enqueue(producer, range(10))
+        cluster.network.cut("a", "b")
+        for _ in range(heirs - 1):
+            await cluster.until(lambda: QUEUE in b.node.task_queues.owned, "an heir")
+            await b.kill()
+            await b.start()
+        await cluster.until(lambda: QUEUE in b.node.task_queues.owned, "the last heir")
+        gone = LogId(b.node.broker_id, Topic(TASKS + QUEUE))
+
+        def copied() -> bool:
+            log = a.node.store.get(gone)
+            return log is not None and log.committed_no == 10
+
+        cluster.network.heal_all()
+        await cluster.until(copied, "a copy of what the heir has")
+        await b.kill()
+        await cluster.until(lambda: statistics(a.node.task_queues).repeated_total == 10, "a return")
+        await b.start()
+        await mirrored(cluster, "a")
+        await trio.sleep(GONE_AFTER_S)
+        await a.kill()
+        await cluster.until(lambda: QUEUE in b.node.task_queues.owned, "an heir again")
+        assert statistics(b.node.task_queues).ready == 10

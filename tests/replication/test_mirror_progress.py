@@ -129,6 +129,23 @@ def test_a_hole_in_the_middle_changes_nothing() -> None:
     assert progress.in_force
 
 
+def test_a_hole_in_the_middle_is_at_the_end_when_what_lies_behind_it_cannot_be_sent_either() -> (
+    None
+):
+    """As when it expires while others are asked for what is damaged."""
+    progress = MirrorProgress()
+    progress.lacks(ONE, 8)
+    progress.heard(0.0, begun=True)
+    progress.absent(ONE, 2, 3)
+    progress.absent(ONE, 5, 5)
+    progress.absent(ONE, 6, 6)
+    progress.absent(ONE, 7, 9)
+    assert (progress.in_force, progress.behind) == (False, 4)
+    progress.synced(ONE, 4, 0.0)
+    progress.heard(0.1, begun=True)
+    assert progress.in_force
+
+
 def test_a_hole_alone_does_not_put_it_in_force_before_it_has_begun() -> None:
     progress = MirrorProgress()
     progress.lacks(ONE, 8)

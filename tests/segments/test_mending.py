@@ -177,6 +177,36 @@ def test_a_hole_may_be_filled_from_its_front_and_the_rest_later() -> None:
     judge_whole(damaged)
 
 
+@pytest.mark.parametrize("start", [RECORDS_AT, RECORDS_AT + 150])
+def test_a_hole_may_be_filled_from_its_middle_or_its_end_and_the_rest_later(start: int) -> None:
+    damaged = Damaged()
+    store = damaged.opened()
+    path = held(store).segments[0].path
+    store.close()
+    for offset in range(start, start + 1000, 40):
+        damaged.disk.flip_bit(path, offset, 1)
+    store = damaged.opened()
+    log = held(store)
+    (hole,) = examined(log)
+    numbers = [no for no in damaged.records if hole.first_no <= no <= hole.last_no]
+    assert len(numbers) > 3
+    middle, last = numbers[1], numbers[-1]
+    for first_no, last_no in ((middle, numbers[2] - 1), (last, hole.last_no)):
+        (there,) = (each for each in log.holes() if each.first_no <= first_no <= each.last_no)
+        part = Patch(there, damaged.between(first_no, last_no))
+        (mended,) = work_off(damaged.disk, log.mend([part]))
+        assert mended[:3] == (there, first_no, last_no)
+        store.close()
+        store = damaged.opened()
+        log = held(store)
+    left = [(each.first_no, each.last_no) for each in log.holes()]
+    assert left == [(hole.first_no, middle - 1), (numbers[2], last - 1)]
+    while log.holes():
+        assert work_off(damaged.disk, log.mend(patches(damaged, log)[:1]))
+    store.close()
+    judge_whole(damaged)
+
+
 @pytest.mark.parametrize("place", [1, 2])
 def test_a_segment_that_is_missing_is_written(place: int) -> None:
     damaged = Damaged()
@@ -242,6 +272,28 @@ def test_what_a_copy_never_synced_stays_no_part_of_a_segment_that_is_mended() ->
     store = damaged.opened()
     assert read_ranges(held(store)).records == damaged.records
     store.close()
+
+
+def test_what_a_log_wrote_that_takes_no_more_is_mended_up_to_where_it_is_durable() -> None:
+    """It stays as it is until the node starts again: its damage cannot wait for that."""
+    damaged = Damaged(options=StoreOptions())
+    store = damaged.opened()
+    log = held(store)
+    damaged.write(log, 2, 1, 2)
+    trio.run(store.commit)
+    durable = dict(damaged.records)
+    damaged.write(log, 2, 3)
+    damaged.disk.arm(DiskFault.SYNC_EIO)
+    assert trio.run(store.commit).poisoned == [log]
+    old = log.segments[-1]
+    before_bytes = damaged.disk.open(old.path).size_bytes()
+    damaged.disk.flip_bit(old.path, RECORDS_AT + 100, 2)
+    assert [hole.first_no for hole in examined(log)] == [damaged.last_no + 1]
+    assert work_off(damaged.disk, log.mend(patches(damaged, log)))
+    assert read_ranges(log).records == durable
+    assert damaged.disk.open(old.path).size_bytes() == before_bytes, "nothing was removed"
+    store.close()
+    judge_whole(damaged)
 
 
 def test_an_empty_segment_before_a_missing_one_is_filled() -> None:

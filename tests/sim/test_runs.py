@@ -8,7 +8,7 @@ import pytest
 
 from busnode.testing.sim import history
 from busnode.testing.sim.run import run_seed
-from busnode.testing.sim.schedule import ALL, TASKS, Profile
+from busnode.testing.sim.schedule import ALL, LOSSES, TASKS, Profile
 
 GENTLE = Profile("gentle", {"kill": 1, "power_loss": 1, "partition": 1, "pause": 1}, faults=8)
 
@@ -39,6 +39,13 @@ def test_tasks_are_kept_by_nodes_that_take_them_over_again_and_again(seed: int) 
 def test_a_node_that_a_clone_of_it_mirrors_loses_power_with_another_one() -> None:
     outcome = run_seed(2090, ALL)
     assert outcome.faults["power_loss_of_pair"]
+    assert not outcome.violations, "\n".join(map(str, outcome.violations))
+
+
+@pytest.mark.sim
+def test_live_messages_are_sent_in_fair_weather_when_those_who_want_them_are_back() -> None:
+    outcome = run_seed(70603, LOSSES)
+    assert outcome.faults["wiped_all_copies"]
     assert not outcome.violations, "\n".join(map(str, outcome.violations))
 
 

@@ -49,8 +49,8 @@ class Requester:
         return not code
 
 
-async def provide(stage: Stage, name: str, homes: list[str]) -> None:
-    """Answer for ever."""
+async def provide(stage: Stage, name: str, homes: list[str], buses: dict[str, Bus]) -> None:
+    """Answer for ever. Its bus is kept under its name."""
 
     def echo(request: Request) -> bytes:
         stage.history.add(Served(stage.now, name, request.payload))
@@ -62,6 +62,7 @@ async def provide(stage: Stage, name: str, homes: list[str]) -> None:
                 stage.cluster.client(*homes, name=name, deadline_s=3600.0) as bus,
                 bus.provide(TOPIC, echo),
             ):
+                buses[name] = bus
                 await trio.sleep_forever()
         except BusnodeError:
             await trio.sleep(AGAIN_S)

@@ -57,7 +57,7 @@ class Clients:
         self._homes = {each.name: from_(n) for n, each in enumerate(self.publishers)}
         self._homes[self.requester.name] = from_(2)
         self.buses: dict[str, Bus] = {}
-        """Of publishers, which keep theirs."""
+        """Of publishers, which keep theirs, and those that providers had last."""
         self._finished: dict[str, None] = {}
         stage.clients = [
             *self._homes, *self._providers, *(reader.name for reader in self.readers),
@@ -77,7 +77,7 @@ class Clients:
         for reader in self.readers:
             nursery.start_soon(reader.run)
         for name, homes in self._providers.items():
-            nursery.start_soon(provide, self._stage, name, homes)
+            nursery.start_soon(provide, self._stage, name, homes, self.buses)
         for each in self._talkers:
             nursery.start_soon(self._run, each)
         await trio.sleep(0)
@@ -97,6 +97,14 @@ class Clients:
             if each.name not in self._finished:
                 waiting = next(iter(each.unanswered), b"nothing").decode().strip(". ")
                 yield f"{each.name} has no answer for {waiting}"
+        # What is not persistent never comes to who dials again just then, nor does a request.
+        homes = {reader.name: reader.home for reader in self.readers if reader.how == "live"}
+        for name in self._providers:
+            bus = self.buses.get(name)
+            homes[name] = None if bus is None else bus.statistics().home
+        for name, home in homes.items():
+            if home is None:
+                yield f"{name} is connected to no node"
         acked = {
             event.payload: event
             for event in self._stage.history.of(Acked)

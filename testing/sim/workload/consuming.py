@@ -64,6 +64,11 @@ class Reader:
         self._sessions = 0
         self._bus: Bus | None = None
 
+    @property
+    def home(self) -> str | None:
+        """Where it is connected, or None."""
+        return None if self._bus is None else self._bus.statistics().home
+
     async def run(self) -> None:
         match self.how:
             case "memory":
@@ -224,8 +229,7 @@ class Reader:
 
     def _within_reach(self) -> set[str]:
         """The home, and the nodes that are linked with it."""
-        home = None if self._bus is None else self._bus.statistics().home
-        node = self._stage.cluster.nodes.get((home or "").partition(":")[0])
+        node = self._stage.cluster.nodes.get((self.home or "").partition(":")[0])
         if node is None or not node.is_up:
             return set()
         up = {each.name for each in self._stage.cluster.up if not each.is_paused}

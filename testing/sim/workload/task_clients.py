@@ -14,8 +14,9 @@ from busnode.testing.sim.workload.enqueueing import QUEUES, Enqueuer, LetterKeep
 from busnode.testing.sim.workload.task_notes import TaskNotes
 from busnode.testing.sim.workload.task_workers import TaskWorker
 
-SOON_US: Final = 60_000_000
-"""What is due later is not waited for."""
+DUE_S: Final = 20.0
+"""What is due later than this after the last heal is not waited for: where a clock was behind, what
+should be far away may be due just when all must be well, or a little later."""
 
 SNAPSHOT_S: Final = (0.5, 6.0)
 
@@ -25,6 +26,7 @@ class TaskClients:
 
     def __init__(self, stage: Stage) -> None:
         self.is_over = False
+        self._due_before = 0.0
         self.notes = TaskNotes(stage)
         self.buses: dict[str, Bus] = {}
         self.enqueuers = [
@@ -77,6 +79,7 @@ class TaskClients:
     def finish(self) -> None:
         """Nobody enqueues any more, and workers do what they should."""
         self.is_over = True
+        self._due_before = self._stage.now + DUE_S
         for worker in self._workers:
             worker.is_diligent = True
 
@@ -92,7 +95,8 @@ class TaskClients:
                 now = queue.machine.statistics()
                 busy = now.ready + now.leased + now.settling
                 # One that failed while its owner's clock was ahead is tried again when that is due.
-                soon_us = node.clock.utc_us() + SOON_US
+                left_s = self._due_before - self._stage.now
+                soon_us = node.clock.utc_us() + round(1e6 * left_s)
                 if busy or (now.first_due_us or soon_us) < soon_us:
                     is_idle = False
                     yield f"{node.name} has work left in {name}: {now}"

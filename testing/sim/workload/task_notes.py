@@ -53,8 +53,8 @@ class Saying:
         who = self._worker, name_of(log_id.topic, task.id)
         return self._notes.stage.now, *who, log_id, task.number, task.fence, task.attempt
 
-    def told(self, error: BusnodeError | None = None) -> None:
-        """It is so, or not: then the error may name those for which it is not."""
+    def told(self, level: str | None = None, error: BusnodeError | None = None) -> None:
+        """It is so, at this level, or not: then the error may name those for which it is not."""
         refused: Sequence[Task] = getattr(error, "tasks", self._tasks) if error is not None else ()
         stage = self._notes.stage
         stage.note_incarnations()
@@ -68,7 +68,7 @@ class Saying:
             still = self._in_force(task.owner)
             stage.history.add(
                 TaskAnswered(
-                    *self._lease(task), self._verb, self._said_at, code, known_at,
+                    *self._lease(task), self._verb, self._said_at, code, level or "", known_at,
                     self._claimed_by(task.owner), any(each in still for each in mirrors),
                 )
             )  # fmt: skip

@@ -144,15 +144,15 @@ class TaskWorker:
             await self._say(tasks, verb, lambda: queue.fail(tasks, "it failed late"))
 
     async def _say(
-        self, tasks: list[Task], verb: str, say: Callable[[], Awaitable[object]]
+        self, tasks: list[Task], verb: str, say: Callable[[], Awaitable[str | None]]
     ) -> None:
         saying = self._notes.saying(self.name, verb, tasks)
         try:
-            await say()
+            level = await say()
         except BusnodeError as error:
-            saying.told(error)
+            saying.told(error=error)
         else:
-            saying.told()
+            saying.told(level)
 
 
 def _by_owner(tasks: list[Task]) -> list[list[Task]]:
