@@ -42,27 +42,35 @@ class CatchUp:
         self._publisher.ask(do="publish", batches=batches)
 
     def measure(self) -> dict[str, float]:
-        batches = max(1, round(BEFORE_BATCHES * self._bench.scale))
-        seconds = self._publisher.ask(do="publish", batches=batches)["seconds"]
-        before = batches * BATCH_MESSAGES / seconds
+        before = self._publish()
         self._publisher.ask(do="begin")
         bare, bare_used_s = self._copy_bare()
         caught, used_s = self._catch_up()
         samples = self._publisher.ask(do="end")["samples"]
         bare_gb, gb = self._bare_bytes / 1e9, caught["sent_bytes"] / 1e9
         during = _acked_per_s(samples, caught)
+        after = self._publish()
         return {
             "sent_bytes": caught["sent_bytes"],
             "gb_per_s": gb / _seconds(caught),
             "mirror_processor_s_per_gb": used_s / gb,
             "before_acked_per_s": before,
             "during_acked_per_s": during,
+            "after_acked_per_s": after,
             "during_of_before": during / before,
+            "during_of_after": during / after,
             "bare_gb_per_s": bare_gb / _seconds(bare),
             "bare_processor_s_per_gb": bare_used_s / bare_gb,
             "during_bare_of_before": _acked_per_s(samples, bare) / before,
             "of_bare": gb / _seconds(caught) / (bare_gb / _seconds(bare)),
         }
+
+    def _publish(self) -> float:
+        """Messages a second, acked as they are just then: before the new node joins by one disk,
+        and when it is the mirror by both."""
+        batches = max(1, round(BEFORE_BATCHES * self._bench.scale))
+        seconds: float = self._publisher.ask(do="publish", batches=batches)["seconds"]
+        return batches * BATCH_MESSAGES / seconds
 
     def _copy_bare(self) -> tuple[Report, float]:
         path = f"{self._bench.directory}/bare copy"
@@ -89,7 +97,7 @@ def bench_catch_up(bench: Bench) -> Report:
         with Stage(directory, **CLUSTER, mirrors="1") as stage:
             measured.append(CatchUp(bench, stage).measure())
         remove_tree(bench.world.files, directory)
-    whole = {"sent_bytes", "before_acked_per_s", "during_acked_per_s"}
+    whole = {"sent_bytes", "before_acked_per_s", "during_acked_per_s", "after_acked_per_s"}
     return {
         what: middle([each[what] for each in measured[1:]], 0 if what in whole else 3)
         for what in measured[0]

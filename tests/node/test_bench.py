@@ -64,6 +64,7 @@ SHAPES: dict[str, set[str]] = {
         "catch_up.gb_per_s",
         "catch_up.during_acked_per_s",
         "catch_up.during_of_before",
+        "catch_up.during_of_after",
         "catch_up.mirror_processor_s_per_gb",
         "catch_up.bare_gb_per_s",
         "catch_up.bare_processor_s_per_gb",
