@@ -265,6 +265,19 @@ async def test_a_clients_library_comes_in_and_publishes_under_its_own(tmp_path: 
                 pass
 
 
+async def test_what_is_decided_for_an_identity_is_remembered_once_for_all_its_connections(
+    tmp_path: Path,
+) -> None:
+    async with (
+        guarded(tmp_path, "ada", "eve") as (bus, _),
+        came(bus, "eve") as first,
+        came(bus, "eve", 2) as second,
+    ):
+        rights = bus.session(first).rights
+        assert rights is not None
+        assert bus.session(second).rights is rights, "a thousand would remember 6 MB each"
+
+
 # Durable names ------------------------------------------------------------------------------------
 
 
