@@ -41,6 +41,7 @@ from busnode.world.real_world import real_world
 
 from .guarded import PASSWORD, GuardedClient, Nodes, Papers, came_as, password_row, token_of
 from .raw_client import AMPLE, LIVE, PERSISTENT, Bus, Closed, Delivered, Journal, real_bus
+from .test_http import send, until_closed
 
 ALL = '["*".allow]\nany = ["/*", "/$task/*", "/$sys/*"]\n'
 
@@ -152,6 +153,18 @@ async def test_a_password_that_was_right_is_not_computed_again_until_the_files_a
     with pytest.raises(NotAuthenticated):
         await access.authenticate(hello, None)
     assert PASSWORD.encode() not in repr(vars(access)).encode()
+
+
+async def test_each_guess_by_http_takes_a_connection_of_its_own(tmp_path: Path) -> None:
+    async with guarded(tmp_path, "ada", http_port=0) as (bus, _):
+        assert bus.node.listeners.http is not None
+        stream = await bus.network.dial(bus.node.listeners.http.address)
+        request = "GET /status HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer ada.x\r\n\r\n"
+        await send(stream, request.encode() * 3)
+        answers = await until_closed(stream)
+        stream.close()
+        assert answers.startswith(b"HTTP/1.1 401 ")
+        assert answers.count(b"HTTP/1.1 ") == 1, "addresses are counted at the door alone"
 
 
 async def test_nothing_is_done_for_who_has_not_shown_who_it_is(tmp_path: Path) -> None:
