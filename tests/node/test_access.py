@@ -1,13 +1,15 @@
 """Who comes in, what they may do, and what becomes of it while they are here."""
 
 import json
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 import trio
+import trio.testing
 
 import busnode
 from busnode.node.access import WRONG, Access, load_rules, load_users
@@ -40,8 +42,10 @@ from busnode.world.real_files import RealFiles
 from busnode.world.real_world import real_world
 
 from .guarded import PASSWORD, GuardedClient, Nodes, Papers, came_as, password_row, token_of
-from .raw_client import AMPLE, LIVE, PERSISTENT, Bus, Closed, Delivered, Journal, real_bus
+from .raw_client import AMPLE, LIVE, PERSISTENT, WAIT_S, Bus, Closed, Delivered, Journal, real_bus
 from .test_http import send, until_closed
+
+HOST: Final = "192.0.2.1"
 
 ALL = '["*".allow]\nany = ["/*", "/$task/*", "/$sys/*"]\n'
 
@@ -84,7 +88,7 @@ async def test_a_client_comes_in_by_token_or_password_and_by_nothing_else(tmp_pa
 
     async def shown(user: str = "", secret: str = "", certificate: str | None = None) -> str:
         hello = Hello(PROTOCOL_VERSION, "x", 1, user, secret)
-        return (await access.authenticate(hello, certificate)).identity
+        return (await access.authenticate(hello, certificate, HOST)).identity
 
     assert await shown(secret=token_of("ada")) == "ada"
     assert await shown("bob", PASSWORD) == await shown("bob", PASSWORD) == "bob"
@@ -131,7 +135,7 @@ async def test_who_is_unknown_costs_as_much_as_who_is_known(
     )
     for user in ("bob", "ada", "nobody"):
         with pytest.raises(NotAuthenticated):
-            await access.authenticate(Hello(PROTOCOL_VERSION, "x", 1, user, "wrong"), None)
+            await access.authenticate(Hello(PROTOCOL_VERSION, "x", 1, user, "wrong"), None, HOST)
     assert len(computed) == 3
 
 
@@ -142,17 +146,53 @@ async def test_a_password_that_was_right_is_not_computed_again_until_the_files_a
     papers.users.write_text(password_row("bob"))
     access = Access(real_world(), NodeConfig("test", **papers.settings))
     hello = Hello(PROTOCOL_VERSION, "x", 1, "bob", PASSWORD)
-    await access.authenticate(hello, None)
+    await access.authenticate(hello, None, HOST)
     with monkeypatch.context() as patch:
         patch.setattr("busnode.node.access.is_password", lambda *_: False)
-        await access.authenticate(hello, None)
+        await access.authenticate(hello, None, HOST)
         with pytest.raises(NotAuthenticated):
-            await access.authenticate(Hello(PROTOCOL_VERSION, "x", 1, "bob", "other"), None)
+            await access.authenticate(Hello(PROTOCOL_VERSION, "x", 1, "bob", "other"), None, HOST)
     papers.users.write_text(password_row("bob", "another password"))
     access.reload()
     with pytest.raises(NotAuthenticated):
-        await access.authenticate(hello, None)
+        await access.authenticate(hello, None, HOST)
     assert PASSWORD.encode() not in repr(vars(access)).encode()
+
+
+async def test_who_guesses_passwords_at_one_address_holds_up_nobody_at_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    papers = Papers(tmp_path / "papers", acl=ALL)
+    papers.users.write_text(password_row("bob"))
+    access = Access(real_world(), NodeConfig("test", **papers.settings))
+    go, tried = threading.Event(), list[str]()
+
+    def slowly(password: str, encoded: str) -> bool:
+        del encoded
+        assert go.wait(WAIT_S)
+        tried.append(password)
+        return password == PASSWORD
+
+    monkeypatch.setattr("busnode.node.access.is_password", slowly)
+
+    async def guess() -> None:
+        hello = Hello(PROTOCOL_VERSION, "x", 1, "bob", "wrong")
+        with pytest.raises(NotAuthenticated):
+            await access.authenticate(hello, None, "192.0.2.1")
+
+    async def come() -> None:
+        hello = Hello(PROTOCOL_VERSION, "x", 1, "bob", PASSWORD)
+        assert (await access.authenticate(hello, None, "192.0.2.2")).identity == "bob"
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(100):
+            nursery.start_soon(guess)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(come)
+        await trio.testing.wait_all_tasks_blocked()
+        go.set()
+    assert len(tried) == 101
+    assert tried.index(PASSWORD) <= 5
 
 
 async def test_each_guess_by_http_takes_a_connection_of_its_own(tmp_path: Path) -> None:
