@@ -99,7 +99,11 @@ class Access:
         users = self.users
         if users is None:
             # Then TLS lets in whom it lets in; who has shown nothing is nobody.
-            return NOBODY if certificate is None else Shown(certificate, BY_CERTIFICATE)
+            if certificate is None:
+                return NOBODY
+            if not certificate:
+                raise NotAuthenticated("the certificate has no common name, so it names nobody")
+            return Shown(certificate, BY_CERTIFICATE)
         if hello.user:
             shown = Shown(hello.user, users.password_of(hello.user))
             if not await self._is_password(hello.secret, shown.by, host):
