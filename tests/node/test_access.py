@@ -12,6 +12,7 @@ import trio
 import trio.testing
 
 import busnode
+from busnode.node import requests
 from busnode.node.access import WRONG, Access, load_rules, load_users
 from busnode.node.config import BadSetting, NodeConfig
 from busnode.security import users as users_module
@@ -405,6 +406,25 @@ async def test_where_nobody_is_asked_the_header_is_nobodys(tmp_path: Path) -> No
         await provider.barrier()
         await client.send(Request(1, 0, "/s", {"$identity": "root", "k": "v"}, b"", False, 5.0))
         assert (await provider.expect(Request)).headers == {"k": "v"}
+
+
+async def test_requests_of_an_identity_are_counted_over_its_connections(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(requests, "REQUESTS_OF_IDENTITY_MAX", 1)
+    async with (
+        guarded(tmp_path, "ada", "eve") as (bus, _),
+        came(bus, "ada") as ada,
+        came(bus, "eve", 2) as first,
+        came(bus, "eve", 3) as second,
+    ):
+        await ada.send(Provide(1, "/ask", eager=True))
+        await ada.barrier()
+        for client in (first, second, ada):
+            await client.send(Request(1, 0, "/ask", {}, b"x", many=False, timeout_s=60.0))
+            answers = await client.barrier()
+            limited = [each for each in answers if isinstance(each, Error)]
+            assert [each.code for each in limited] == ["LIMIT_REACHED"] * (client is second)
 
 
 async def test_a_reply_of_somebody_who_was_not_asked_is_heard_by_nobody(tmp_path: Path) -> None:
