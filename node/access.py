@@ -7,9 +7,13 @@ import tomllib
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
+from weakref import WeakValueDictionary
+
+import trio
 
 from busnode.node.config import BadSetting, NodeConfig
 from busnode.security.cluster_key import ClusterKey, read_keys
+from busnode.security.quotas import place_of
 from busnode.security.rules import BadRules, Rights, Rules, read_rules
 from busnode.security.users import ANONYMOUS, Users, digest_token, is_password, read_users
 from busnode.security.verbs import Verb
@@ -26,6 +30,10 @@ FILE_BYTES_MAX: Final = 16 * 1024 * 1024
 VERIFIED_MAX: Final = 10_000
 """Passwords that were found right and are remembered, as a keyed hash: a whole cluster's clients
 come back at once after an outage, and Argon2id would take them minutes."""
+
+TRIED_AT_ONCE_MAX: Final = 2
+"""Passwords from one address that are verified or stand in line for it: the others from there wait
+behind those, and who comes from elsewhere does not."""
 
 WRONG: Final = "no such user, or not with this password or token"
 
@@ -52,6 +60,8 @@ class Access:
         self._config = config
         self._pepper = world.entropy.broker_id()
         self._verified: dict[bytes, None] = {}
+        self._trying: WeakValueDictionary[str, trio.CapacityLimiter] = WeakValueDictionary()
+        """By address, while somebody there waits."""
         self.users: Users | None
         self.rules: Rules | None
         self.keys: list[ClusterKey]
@@ -81,18 +91,22 @@ class Access:
 
     # Clients --------------------------------------------------------------------------------------
 
-    async def authenticate(self, hello: Hello, certificate: str | None) -> Shown:
-        """Who says HELLO; nobody where nobody is asked. NotAuthenticated.
+    async def authenticate(self, hello: Hello, certificate: str | None, host: str) -> Shown:
+        """Who says HELLO from an address; nobody where nobody is asked. NotAuthenticated.
 
         `certificate` is the name in a client certificate that was verified.
         """
         users = self.users
         if users is None:
             # Then TLS lets in whom it lets in; who has shown nothing is nobody.
-            return NOBODY if certificate is None else Shown(certificate, BY_CERTIFICATE)
+            if certificate is None:
+                return NOBODY
+            if not certificate:
+                raise NotAuthenticated("the certificate has no common name, so it names nobody")
+            return Shown(certificate, BY_CERTIFICATE)
         if hello.user:
             shown = Shown(hello.user, users.password_of(hello.user))
-            if not await self._is_password(hello.secret, shown.by):
+            if not await self._is_password(hello.secret, shown.by, host):
                 raise NotAuthenticated(WRONG)
         elif hello.secret:
             shown = Shown(users.by_token(hello.secret) or "", digest_token(hello.secret))
@@ -106,11 +120,17 @@ class Access:
             raise NotAuthenticated(WRONG)
         return shown
 
-    async def _is_password(self, password: str, encoded: str) -> bool:
+    async def _is_password(self, password: str, encoded: str, host: str) -> bool:
         known = hmac.digest(self._pepper, f"{encoded}\0{password}".encode(), hashlib.sha256)
         if known in self._verified:
             return True
-        if not await self._world.threads.compute(partial(is_password, password, encoded)):
+        place = place_of(host)
+        trying = self._trying.get(place)
+        if trying is None:
+            trying = self._trying[place] = trio.CapacityLimiter(TRIED_AT_ONCE_MAX)
+        async with trying:
+            right = await self._world.threads.compute(partial(is_password, password, encoded))
+        if not right:
             return False
         if len(self._verified) >= VERIFIED_MAX:
             self._verified.clear()

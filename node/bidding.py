@@ -158,7 +158,7 @@ class Bidding:
         actions = self.requests.request(
             party, message.request, topic,
             headers=message.headers, payload=message.payload, many=message.many,
-            timeout_s=message.timeout_s, now=self._clock.monotonic(),
+            timeout_s=message.timeout_s, now=self._clock.monotonic(), identity=party.identity,
         )  # fmt: skip
         self._do(actions)
 

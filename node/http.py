@@ -24,6 +24,7 @@ CONNECTIONS_MAX: Final = 100
 
 JSON: Final = "application/json"
 ASK: Final = ("WWW-Authenticate", 'Bearer realm="busnode", Basic realm="busnode"')
+CLOSE: Final = ("Connection", "close")
 
 
 class Answer(NamedTuple):
@@ -140,9 +141,11 @@ class HttpServer:
         self.requests += 1
         path = target.partition(b"?")[0].decode("ascii", "replace")
         error = await self._allow(path, authorization, address)
+        if isinstance(error, Forbidden):
+            return error_answer(403, error.code, error.text)
         if error is not None:
-            ask = () if isinstance(error, Forbidden) else (ASK,)
-            return error_answer(403 if not ask else 401, error.code, error.text, *ask)
+            # Who guesses comes through the door for each guess, where addresses are counted.
+            return error_answer(401, error.code, error.text, ASK, CLOSE)
         page = self._pages.get(path)
         if page is None:
             there = ", ".join(self._pages)

@@ -5,7 +5,7 @@ from typing import Final
 import h11
 import trio
 
-from busnode.node.http import Answer, Answering, error_answer
+from busnode.node.http import CLOSE, Answer, Answering, error_answer
 from busnode.world.network import Stream
 
 REQUEST_BYTES_MAX: Final = 8 * 1024
@@ -64,8 +64,7 @@ class _Connection:
     async def refuse(self, status: int, text: str) -> None:
         """Say what is wrong, where something can still be said; nothing follows."""
         if self._http.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-            close = ("Connection", "close")
-            await self.send(error_answer(status, "BAD_REQUEST", text, close), with_body=True)
+            await self.send(error_answer(status, "BAD_REQUEST", text, CLOSE), with_body=True)
 
     async def send(self, answer: Answer, *, with_body: bool) -> bool:
         """Send it whole; False when that took too long."""

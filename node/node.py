@@ -311,7 +311,8 @@ class RunningNode:
             self.doors.client_left(session)
 
     async def authenticate(self, session: ClientSession, hello: Hello) -> None:
-        shown = await self.access.authenticate(hello, session.certificate)
+        host = session.peer.host
+        shown = await self.access.authenticate(hello, session.certificate, host)
         session.shown, session.identity = shown, shown.identity
         session.rights = self.access.rights(shown.identity)
 

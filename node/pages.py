@@ -31,7 +31,7 @@ async def may_read(
     if path.startswith(HEALTH) or not node.access.asks_clients:
         return None
     try:
-        shown = await node.access.authenticate(_hello(authorization), None)
+        shown = await node.access.authenticate(_hello(authorization), None, address.host)
         check_right(node.access.rights(shown.identity), "admin", _topic(path))
     except (NotAuthenticated, Forbidden) as error:
         who = "somebody" if isinstance(error, NotAuthenticated) else error.text.split(" ", 1)[0]

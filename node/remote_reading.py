@@ -78,7 +78,8 @@ class RemoteReading:
         self._early: dict[LogId, tuple[int, int]] = {}
         self._position_is_told = False
         self._start = start
-        self._given = given
+        self.given = given
+        """Where its client says that it is, also in logs that are nowhere."""
         self._began_us = now_us
         self._placed = trio.Event()
         subscription.refill = self.refill
@@ -119,7 +120,7 @@ class RemoteReading:
             case "latest":
                 return RemoteCursor(0, end_no, self._began_us)
             case _:
-                return RemoteCursor(self._given.get(log_id, 0), end_no)
+                return RemoteCursor(self.given.get(log_id, 0), end_no)
 
     async def begin(self) -> None:
         """All logs that were there have been taken up; wait until it has a place in each."""
@@ -182,7 +183,7 @@ class RemoteReading:
         cursor = self.cursors.get(log_id)
         if cursor is None:
             if first_no == 1:  # the log has just begun
-                cursor = RemoteCursor(self._given.get(log_id, 0), last_no)
+                cursor = RemoteCursor(self.given.get(log_id, 0), last_no)
             else:
                 cursor = self._late(log_id, first_no, last_no)
             self.cursors[log_id] = cursor

@@ -34,6 +34,10 @@ REQUESTS_OF_ONE_MAX: Final = 10_000
 REQUESTS_BYTES_OF_ONE_MAX: Final = 32 * MIB
 """Of one client: so that no one can take all the room there is. Another node asks for many."""
 
+REQUESTS_OF_IDENTITY_MAX: Final = 25_000
+REQUESTS_BYTES_OF_IDENTITY_MAX: Final = 64 * MIB
+"""The same for all connections of an identity, of which there may be a thousand."""
+
 ALARMS_SPARE: Final = 1024
 """So few alarms of ended requests are not worth clearing away."""
 
@@ -99,9 +103,9 @@ class _Request:
     """One is made for each request: a dataclass with so many containers takes twice as long."""
 
     __slots__ = (
-        "bidding", "client", "deadline", "eager", "ended", "for_peer", "headers", "many",
-        "next_try", "number", "payload", "reserve", "said_yes", "size_bytes", "topic", "willing",
-        "working",
+        "bidding", "client", "deadline", "eager", "ended", "for_peer", "headers", "identity",
+        "many", "next_try", "number", "payload", "reserve", "said_yes", "size_bytes", "topic",
+        "willing", "working",
     )  # fmt: skip
 
     def __init__(
@@ -114,8 +118,11 @@ class _Request:
         many: bool,
         deadline: float,
         for_peer: bool = False,
+        identity: str = "",
     ) -> None:
         self.client = client
+        self.identity = identity
+        """Whose it is; "" where that is not counted."""
         self.number = number
         """The requester's own number for it."""
         self.topic = topic
@@ -155,8 +162,8 @@ class _Request:
         return not (self.working or self.bidding or self.willing or self.eager or self.reserve)
 
 
-class _Client:
-    """What one requester has under way."""
+class _UnderWay:
+    """What one requester has under way, or all of one identity."""
 
     __slots__ = ("requests", "size_bytes")
 
@@ -173,7 +180,8 @@ class Requests:
         self._patterns: dict[Hashable, dict[Provider, Pattern]] = {}
         self._asks: dict[int, _Request] = {}
         self._asks_of: dict[Provider, dict[int, None]] = {}
-        self._clients: dict[Hashable, _Client] = {}
+        self._clients: dict[Hashable, _UnderWay] = {}
+        self._identities: dict[str, _UnderWay] = {}
         self._asked: dict[tuple[Hashable, int], _Request] = {}
         """What other nodes have asked about and not requested yet, by their own numbers."""
         self._alarms: list[tuple[float, int, _Request]] = []
@@ -234,11 +242,14 @@ class Requests:
         many: bool,
         timeout_s: float,
         now: float,
+        identity: str = "",
     ) -> list[Action]:
         """A client asks. Those who answer everything are tried first; where there are none,
         everybody who provides the topic is asked to bid."""
         deadline = now + min(timeout_s, TIMEOUT_S_MAX)
-        each = _Request(client, number, topic, headers, payload, many, deadline)
+        each = _Request(
+            client, number, topic, headers, payload, many, deadline, identity=identity
+        )  # fmt: skip
         return self._begin(each, now)
 
     def ask(
@@ -414,7 +425,7 @@ class Requests:
         size_bytes = len(each.payload or b"")
         if each.headers:
             size_bytes += sum(len(k) + len(v) for k, v in each.headers.items())
-        mine = self._clients.get(each.client) or _Client()
+        mine = self._clients.get(each.client) or _UnderWay()
         if not each.for_peer and (
             len(mine.requests) >= REQUESTS_OF_ONE_MAX
             or mine.size_bytes + size_bytes > REQUESTS_BYTES_OF_ONE_MAX
@@ -423,6 +434,18 @@ class Requests:
                 f"{len(mine.requests)} requests with {mine.size_bytes} bytes are under way; one "
                 f"client may have {REQUESTS_OF_ONE_MAX} with {REQUESTS_BYTES_OF_ONE_MAX} bytes"
             )
+        of_all: _UnderWay | None = None
+        if each.identity:
+            of_all = self._identities.get(each.identity) or _UnderWay()
+            if (
+                len(of_all.requests) >= REQUESTS_OF_IDENTITY_MAX
+                or of_all.size_bytes + size_bytes > REQUESTS_BYTES_OF_IDENTITY_MAX
+            ):
+                raise LimitReached(
+                    f"{len(of_all.requests)} requests of {each.identity} with {of_all.size_bytes} "
+                    f"bytes are under way; one identity may have {REQUESTS_OF_IDENTITY_MAX} with "
+                    f"{REQUESTS_BYTES_OF_IDENTITY_MAX} bytes"
+                )
         if self._count >= REQUESTS_MAX or self._size_bytes + size_bytes > REQUESTS_BYTES_MAX:
             raise LimitReached(
                 f"{self._count} requests with {self._size_bytes} bytes are under way at this node; "
@@ -432,6 +455,10 @@ class Requests:
         self._clients[each.client] = mine
         mine.requests[each] = None
         mine.size_bytes += size_bytes
+        if of_all is not None:
+            self._identities[each.identity] = of_all
+            of_all.requests[each] = None
+            of_all.size_bytes += size_bytes
         self._count += 1
         self._size_bytes += size_bytes
 
@@ -456,6 +483,12 @@ class Requests:
         mine.size_bytes -= size_bytes
         if not mine.requests:
             del self._clients[each.client]
+        if each.identity:
+            of_all = self._identities[each.identity]
+            del of_all.requests[each]
+            of_all.size_bytes -= size_bytes
+            if not of_all.requests:
+                del self._identities[each.identity]
         self._count -= 1
         self._size_bytes -= size_bytes
         if len(self._alarms) > self._alarms_max:

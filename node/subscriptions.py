@@ -217,6 +217,8 @@ class Subscriptions:
         reading = RemoteReading(subscription, self._sources, start, given, now_us)
         self.readings[subscription] = reading
         await self._cluster.want(subscription.pattern)
+        if len(given) >= STEPS_BEFORE_YIELD:
+            self._check_places(mine)
         position = dict(given)
         elsewhere: list[Log] = []
         for logs in self._router.look_through(subscription.pattern):
@@ -271,12 +273,15 @@ class Subscriptions:
         self._durable.learn(name, registration)
 
     def _check_places(self, mine: dict[int, Subscription]) -> None:
-        places = sum(len(each.cursors) for each in mine.values())
-        places += sum(
-            len(self.readings[each].cursors) for each in mine.values() if each in self.readings
-        )
+        places = sum(map(self._places, mine.values()))
         if places > PLACES_MAX:
             raise LimitReached(f"{places} places in logs; one client may have {PLACES_MAX}")
+
+    def _places(self, subscription: Subscription) -> int:
+        """Its places in logs, or what it was given for them when that is more: it is kept, too."""
+        places = len(subscription.cursors)
+        reading = self.readings.get(subscription)
+        return places if reading is None else max(places + len(reading.cursors), len(reading.given))
 
     async def _tell_unknown(self, subscription: Subscription, position: Position) -> None:
         """Cursors that mean nothing: in a log that nobody holds, or behind the end of one whose

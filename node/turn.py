@@ -21,9 +21,11 @@ class Turn:
     """Whoever has something to do for strangers holds it for that.
 
     It is handed on from one turn of the loop to the next. So all doors together do one such thing
-    in a turn, however many there are to be done, and who is in waits for no more than that. Then it
-    rests: when a thousand come at once the node has the most of its time for others and the system
-    has a processor for their syncs, and who comes waits a little longer in the listener's queue.
+    in a turn, however many there are to be done, and who is in waits for no more than that. Before
+    the next there is a rest: when a thousand come at once the node has the most of its time for
+    others and the system has a processor for their syncs, and who comes waits a little longer in
+    the listener's queue. Whoever is next rests, for who was there before may be gone by then: a
+    stranger who leaves takes the task with him that looked at him.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -31,9 +33,17 @@ class Turn:
         self._lock = trio.Lock()
         self._began_at = 0.0
         self._owed_s = 0.0
+        self._rests_until = 0.0
 
     async def __aenter__(self) -> None:
         await self._lock.acquire()
+        try:
+            rest_s = self._rests_until - self._clock.monotonic()
+            if rest_s > 0:
+                await self._clock.sleep(rest_s)
+        except BaseException:
+            self._lock.release()
+            raise
         self._began_at = self._clock.monotonic()
 
     async def __aexit__(
@@ -42,10 +52,8 @@ class Turn:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._owed_s += RESTS * (self._clock.monotonic() - self._began_at)
-        try:
-            if self._owed_s >= REST_MIN_S:
-                rest_s, self._owed_s = self._owed_s, 0.0
-                await self._clock.sleep(rest_s)
-        finally:
-            self._lock.release()
+        now = self._clock.monotonic()
+        self._owed_s += RESTS * (now - self._began_at)
+        if self._owed_s >= REST_MIN_S:
+            self._rests_until, self._owed_s = now + self._owed_s, 0.0
+        self._lock.release()

@@ -19,6 +19,7 @@ does not reach the system's topics: whoever may do something there has a rule fo
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
+from weakref import WeakValueDictionary
 
 from busnode.security.verbs import ANY, VERBS, Verb
 from busnode.wire.errors import BadPattern, BusnodeError
@@ -31,7 +32,7 @@ RULES_MAX: Final = 100_000
 """In one file: a topic that was not seen before is tried against all rules of an identity."""
 
 REMEMBERED_MAX: Final = 16_384
-"""Decisions that one identity's rights remember: about 4 MB. A publisher may use a new topic for
+"""Decisions that one identity's rights remember: 4 to 6 MB. A publisher may use a new topic for
 every message."""
 
 
@@ -61,7 +62,7 @@ class Decision(NamedTuple):
 class Rights:
     """What one identity may do. It never changes: other rules make other rights."""
 
-    __slots__ = ("_allow", "_decided", "_deny", "identity")
+    __slots__ = ("__weakref__", "_allow", "_decided", "_deny", "identity")
 
     def __init__(self, identity: str, rules: list[Rule]) -> None:
         self.identity = identity
@@ -126,14 +127,21 @@ class Rules:
         self._by_identity: dict[str, list[Rule]] = {}
         for rule in rules:
             self._by_identity.setdefault(rule.who, []).append(rule)
+        self._rights: WeakValueDictionary[str, Rights] = WeakValueDictionary()
+        """Of those who are here."""
 
     def __contains__(self, identity: str) -> bool:
         """Whether it has rules of its own."""
         return identity in self._by_identity
 
     def rights(self, identity: str) -> Rights:
-        of_all = self._by_identity.get(EVERYBODY, [])
-        return Rights(identity, [*self._by_identity.get(identity, []), *of_all])
+        """The same for all connections of an identity: what it remembers is kept once."""
+        rights = self._rights.get(identity)
+        if rights is None:
+            of_all = self._by_identity.get(EVERYBODY, [])
+            rights = Rights(identity, [*self._by_identity.get(identity, []), *of_all])
+            self._rights[identity] = rights
+        return rights
 
 
 def read_rules(table: Mapping[str, Any]) -> Rules:

@@ -1,15 +1,18 @@
 """Who comes in, what they may do, and what becomes of it while they are here."""
 
 import json
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 import trio
+import trio.testing
 
 import busnode
+from busnode.node import requests
 from busnode.node.access import WRONG, Access, load_rules, load_users
 from busnode.node.config import BadSetting, NodeConfig
 from busnode.security import users as users_module
@@ -40,7 +43,10 @@ from busnode.world.real_files import RealFiles
 from busnode.world.real_world import real_world
 
 from .guarded import PASSWORD, GuardedClient, Nodes, Papers, came_as, password_row, token_of
-from .raw_client import AMPLE, LIVE, PERSISTENT, Bus, Closed, Delivered, Journal, real_bus
+from .raw_client import AMPLE, LIVE, PERSISTENT, WAIT_S, Bus, Closed, Delivered, Journal, real_bus
+from .test_http import send, until_closed
+
+HOST: Final = "192.0.2.1"
 
 ALL = '["*".allow]\nany = ["/*", "/$task/*", "/$sys/*"]\n'
 
@@ -83,7 +89,7 @@ async def test_a_client_comes_in_by_token_or_password_and_by_nothing_else(tmp_pa
 
     async def shown(user: str = "", secret: str = "", certificate: str | None = None) -> str:
         hello = Hello(PROTOCOL_VERSION, "x", 1, user, secret)
-        return (await access.authenticate(hello, certificate)).identity
+        return (await access.authenticate(hello, certificate, HOST)).identity
 
     assert await shown(secret=token_of("ada")) == "ada"
     assert await shown("bob", PASSWORD) == await shown("bob", PASSWORD) == "bob"
@@ -130,7 +136,7 @@ async def test_who_is_unknown_costs_as_much_as_who_is_known(
     )
     for user in ("bob", "ada", "nobody"):
         with pytest.raises(NotAuthenticated):
-            await access.authenticate(Hello(PROTOCOL_VERSION, "x", 1, user, "wrong"), None)
+            await access.authenticate(Hello(PROTOCOL_VERSION, "x", 1, user, "wrong"), None, HOST)
     assert len(computed) == 3
 
 
@@ -141,17 +147,65 @@ async def test_a_password_that_was_right_is_not_computed_again_until_the_files_a
     papers.users.write_text(password_row("bob"))
     access = Access(real_world(), NodeConfig("test", **papers.settings))
     hello = Hello(PROTOCOL_VERSION, "x", 1, "bob", PASSWORD)
-    await access.authenticate(hello, None)
+    await access.authenticate(hello, None, HOST)
     with monkeypatch.context() as patch:
         patch.setattr("busnode.node.access.is_password", lambda *_: False)
-        await access.authenticate(hello, None)
+        await access.authenticate(hello, None, HOST)
         with pytest.raises(NotAuthenticated):
-            await access.authenticate(Hello(PROTOCOL_VERSION, "x", 1, "bob", "other"), None)
+            await access.authenticate(Hello(PROTOCOL_VERSION, "x", 1, "bob", "other"), None, HOST)
     papers.users.write_text(password_row("bob", "another password"))
     access.reload()
     with pytest.raises(NotAuthenticated):
-        await access.authenticate(hello, None)
+        await access.authenticate(hello, None, HOST)
     assert PASSWORD.encode() not in repr(vars(access)).encode()
+
+
+async def test_who_guesses_passwords_at_one_address_holds_up_nobody_at_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    papers = Papers(tmp_path / "papers", acl=ALL)
+    papers.users.write_text(password_row("bob"))
+    access = Access(real_world(), NodeConfig("test", **papers.settings))
+    go, tried = threading.Event(), list[str]()
+
+    def slowly(password: str, encoded: str) -> bool:
+        del encoded
+        assert go.wait(WAIT_S)
+        tried.append(password)
+        return password == PASSWORD
+
+    monkeypatch.setattr("busnode.node.access.is_password", slowly)
+
+    async def guess() -> None:
+        hello = Hello(PROTOCOL_VERSION, "x", 1, "bob", "wrong")
+        with pytest.raises(NotAuthenticated):
+            await access.authenticate(hello, None, "192.0.2.1")
+
+    async def come() -> None:
+        hello = Hello(PROTOCOL_VERSION, "x", 1, "bob", PASSWORD)
+        assert (await access.authenticate(hello, None, "192.0.2.2")).identity == "bob"
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(100):
+            nursery.start_soon(guess)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(come)
+        await trio.testing.wait_all_tasks_blocked()
+        go.set()
+    assert len(tried) == 101
+    assert tried.index(PASSWORD) <= 5
+
+
+async def test_each_guess_by_http_takes_a_connection_of_its_own(tmp_path: Path) -> None:
+    async with guarded(tmp_path, "ada", http_port=0) as (bus, _):
+        assert bus.node.listeners.http is not None
+        stream = await bus.network.dial(bus.node.listeners.http.address)
+        request = "GET /status HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer ada.x\r\n\r\n"
+        await send(stream, request.encode() * 3)
+        answers = await until_closed(stream)
+        stream.close()
+        assert answers.startswith(b"HTTP/1.1 401 ")
+        assert answers.count(b"HTTP/1.1 ") == 1, "addresses are counted at the door alone"
 
 
 async def test_nothing_is_done_for_who_has_not_shown_who_it_is(tmp_path: Path) -> None:
@@ -265,6 +319,19 @@ async def test_a_clients_library_comes_in_and_publishes_under_its_own(tmp_path: 
                 pass
 
 
+async def test_what_is_decided_for_an_identity_is_remembered_once_for_all_its_connections(
+    tmp_path: Path,
+) -> None:
+    async with (
+        guarded(tmp_path, "ada", "eve") as (bus, _),
+        came(bus, "eve") as first,
+        came(bus, "eve", 2) as second,
+    ):
+        rights = bus.session(first).rights
+        assert rights is not None
+        assert bus.session(second).rights is rights, "a thousand would remember 6 MB each"
+
+
 # Durable names ------------------------------------------------------------------------------------
 
 
@@ -339,6 +406,25 @@ async def test_where_nobody_is_asked_the_header_is_nobodys(tmp_path: Path) -> No
         await provider.barrier()
         await client.send(Request(1, 0, "/s", {"$identity": "root", "k": "v"}, b"", False, 5.0))
         assert (await provider.expect(Request)).headers == {"k": "v"}
+
+
+async def test_requests_of_an_identity_are_counted_over_its_connections(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(requests, "REQUESTS_OF_IDENTITY_MAX", 1)
+    async with (
+        guarded(tmp_path, "ada", "eve") as (bus, _),
+        came(bus, "ada") as ada,
+        came(bus, "eve", 2) as first,
+        came(bus, "eve", 3) as second,
+    ):
+        await ada.send(Provide(1, "/ask", eager=True))
+        await ada.barrier()
+        for client in (first, second, ada):
+            await client.send(Request(1, 0, "/ask", {}, b"x", many=False, timeout_s=60.0))
+            answers = await client.barrier()
+            limited = [each for each in answers if isinstance(each, Error)]
+            assert [each.code for each in limited] == ["LIMIT_REACHED"] * (client is second)
 
 
 async def test_a_reply_of_somebody_who_was_not_asked_is_heard_by_nobody(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ from busnode.wire.frames import (
     PREFIX_BYTES,
     FrameType,
 )
+from busnode.wire.ids import BrokerId
 
 from ..wire.samples import batch, control_frame, control_values, flipped, opening, patched
 from .raw_client import (
@@ -297,6 +298,25 @@ async def test_places_in_logs_are_limited_for_each_client(
         assert len(bus.node.router) == 1
         await client.send(Unsubscribe(1))
         await client.subscribe("/+", number=2, credit_bytes=0)
+
+
+async def test_places_in_logs_that_are_nowhere_are_limited_with_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a client says of where it is takes memory, whether there is such a log or not."""
+    monkeypatch.setattr(subscriptions, "PLACES_MAX", 1000)
+    async with real_bus(tmp_path, storage="memory") as bus, bus.client() as client:
+        nowhere = {BrokerId(b"n" * 16): {f"/{n}": 1 for n in range(600)}}
+        await client.subscribe("/a", None, nowhere, number=1)
+        await client.send(Subscribe(2, "/a", None, nowhere, None, None, 0))
+        error = await client.refused()
+        assert (error.code, error.about) == ("LIMIT_REACHED", 2)
+        assert len(bus.node.router) == 1
+        await client.send(Unsubscribe(1))
+        await client.send(*(client.batch(f"/{n}") for n in range(600)))
+        await client.acked(600)
+        there = {bus.broker_id: {f"/{n}": 1 for n in range(600)}}
+        await client.subscribe("/+", None, there, number=2)  # each is counted once
 
 
 async def test_live_messages_that_wait_are_limited_for_each_client(

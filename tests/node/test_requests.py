@@ -42,10 +42,12 @@ class Bench:
         number: int = 7,
         client: str = ME,
         payload: bytes = b"42",
+        identity: str = "",
     ) -> list[Action]:
         actions = self.requests.request(
             client, number, TOPIC,
             headers={"k": "v"}, payload=payload, many=many, timeout_s=timeout_s, now=self.now,
+            identity=identity,
         )  # fmt: skip
         for action in actions:
             if isinstance(action, SendAsk):
@@ -69,7 +71,8 @@ class Bench:
         machine = self.requests
         return not (
             len(machine) or machine._asks or machine._asks_of or machine._clients
-            or machine._size_bytes or machine._asked or machine.next_deadline()
+            or machine._size_bytes or machine._asked or machine._identities
+            or machine.next_deadline()
         )  # fmt: skip
 
 
@@ -379,6 +382,28 @@ def test_one_client_cannot_take_all_the_room(monkeypatch: pytest.MonkeyPatch) ->
     assert bench.ask(client="other")
     bench.leave(ME)
     assert bench.ask()
+
+
+@pytest.mark.parametrize(
+    ("limit", "most"), [("REQUESTS_OF_IDENTITY_MAX", 3), ("REQUESTS_BYTES_OF_IDENTITY_MAX", 300)]
+)
+def test_one_identity_cannot_take_all_the_room_with_many_connections(
+    monkeypatch: pytest.MonkeyPatch, limit: str, most: int
+) -> None:
+    monkeypatch.setattr(module, limit, most)
+    bench = Bench("A")
+    for client in ("first", "second", "third"):
+        assert bench.ask(client=client, identity="eve", payload=bytes(90))
+    with pytest.raises(LimitReached, match="one identity"):
+        bench.ask(client="fourth", identity="eve", payload=bytes(90))
+    for client in ("fifth", "sixth", "seventh", "eighth"):
+        assert bench.ask(client=client, identity=client, payload=bytes(90))
+        assert bench.ask(client=client, payload=bytes(90))
+    bench.leave("second")
+    assert bench.ask(client="fourth", identity="eve", payload=bytes(90))
+    for client in ("first", "third", "fourth", "fifth", "sixth", "seventh", "eighth"):
+        bench.leave(client)
+    assert bench.is_empty()
 
 
 def test_payloads_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:

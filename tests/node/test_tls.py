@@ -11,12 +11,14 @@ from urllib.request import urlopen
 import anyio
 import pytest
 import trio
+from cryptography import x509
 
 import busnode
 from busnode.node.config import BadSetting
 from busnode.node.node import RunningNode
 from busnode.node.reloading import Reloading
-from busnode.wire.errors import Refused, TlsFailed
+from busnode.security import certificates
+from busnode.wire.errors import NotAuthenticated, Refused, TlsFailed
 from busnode.world.network import Address
 from busnode.world.real_network import RealNetwork
 from busnode.world.tls import Demand
@@ -158,6 +160,30 @@ async def test_clients_show_certificates_where_they_are_asked_to(authority: Auth
     ):
         (session,) = inside(node).sessions.values()
         assert session._stream.certificate is None
+
+
+async def test_a_certificate_without_a_name_is_not_let_in_as_one_who_is_not_asked(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who is not asked has no identity: all durable names and producerIds are theirs."""
+    alice, ca = authority.client("alice"), authority.certificate
+    monkeypatch.setattr(certificates, "_subject", lambda _: x509.Name([]))
+    unnamed = authority.client("unnamed")
+    async with node_of(authority, tls_client_cert="required") as node:
+        async with (
+            busnode.connect(
+                node.url, tls_ca=ca, tls_cert=alice.certificate, tls_key=alice.key
+            ) as bus,
+            bus.subscribe("/a", durable="mine"),
+        ):
+            pass
+        kept = inside(node).durable.names()
+        assert kept == ["alice:mine"]
+        with trio.fail_after(10), pytest.raises(NotAuthenticated, match="names nobody"):
+            async with busnode.connect(
+                node.url, tls_ca=ca, tls_cert=unnamed.certificate, tls_key=unnamed.key
+            ):
+                pass
 
 
 async def test_a_handshake_that_never_ends_is_let_go_and_holds_up_nobody(
