@@ -103,6 +103,10 @@ class LinkHost(Protocol):
         """Messages that are not persistent, for our clients; valid only now."""
         ...
 
+    def dropped_by_peer(self, topic: bytes, count: int) -> None:
+        """So many of a topic are gone that another node could not send fast enough."""
+        ...
+
     def forwarded_to_queue(
         self, link: "PeerLink", interest: int, batches: bytes, handed: Handed | None
     ) -> None:
@@ -419,6 +423,8 @@ class PeerLink(Conversation):
                 logger.warning(
                     "%s: %d messages came too fast and are gone", self.who, message.count
                 )
+                if message.topic:
+                    host.dropped_by_peer(message.topic.encode(), message.count)
             case RegistrationKept():
                 found = self._finding.pop(message.name, None)
                 if found is not None:

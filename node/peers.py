@@ -348,6 +348,9 @@ class Peers:
         del link
         self._publishing.forwarded(view, run)
 
+    def dropped_by_peer(self, topic: bytes, count: int) -> None:
+        self._publishing.dropped_before(topic, count)
+
     def forwarded_to_queue(
         self, link: PeerLink, interest: int, batches: bytes, handed: Handed | None
     ) -> None:

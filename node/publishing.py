@@ -170,6 +170,12 @@ class Publishing:
         self.messages_from_peers += run.count
         self._offer_to(self._router.route(run.topic).clients, view, run)
 
+    def dropped_before(self, topic: bytes, count: int) -> None:
+        """Messages that another node has dropped before they came here."""
+        for listener in self._router.route(topic).clients:
+            listener.dropped_before(count)
+            self._offered[listener] = None
+
     def _offer_to(self, listeners: list[Listener], view: memoryview, run: Run) -> None:
         batches = view[run.start : run.end]
         kept: bytes | None = None

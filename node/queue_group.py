@@ -71,6 +71,9 @@ class QueueGroup:
                 chosen = self._choose(able)
                 chosen.offer(forwarded(batch.data) if chosen.is_peer else batch.data, batch.count)
 
+    def dropped_before(self, count: int) -> None:
+        del count  # who would have got one of them is not known
+
     def read(self, log: Log, after_no: int) -> None:
         self._cursors[log.log_id] = LogCursor(log, after_no)
         self.committed(log)

@@ -36,6 +36,10 @@ class Listener(Hashable, Protocol):
 
     def offer(self, batches: bytes, count: int) -> None: ...
 
+    def dropped_before(self, count: int) -> None:
+        """So many messages were dropped on their way here that it would have been offered."""
+        ...
+
     def read(self, log: Log, after_no: int) -> None: ...
 
     def committed(self, log: Log) -> None:

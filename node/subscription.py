@@ -22,10 +22,14 @@ from busnode.security.rules import Rights
 from busnode.segments.damage import Hole
 from busnode.segments.store import Cold, Log, LogReader, Range
 from busnode.wire.control import Chunk, Dropped, Gap, encode_control, encode_trusted
+from busnode.wire.frames import read_topic
 from busnode.wire.ids import NO_BROKER, ClientNo, LogId, Pattern, Topic
 
 LIVE_BYTES_MAX: Final = 4 * 1024 * 1024
 """Messages that are not persistent, waiting for one subscription: a burst of 30,000 small ones."""
+
+DROPPED_TOPICS_MAX: Final = 1000
+"""Of which another node is told what was dropped; of more it is told a number and no topic."""
 
 PIECE_BYTES: Final = 256 * 1024
 """What one subscription sends before the next has its turn."""
@@ -101,6 +105,8 @@ class Subscription:
         self.pattern = pattern
         self.durable = durable
         self.is_peer = is_peer
+        self._is_feed = is_peer and not number
+        """Whether it has what another node's clients want that are in no group."""
         self.weight = 1
         """How many members of a queue group it stands for."""
         self.credit_bytes = credit_bytes
@@ -115,7 +121,8 @@ class Subscription:
         """Places in logs that wait for a hole to be filled."""
         self._live: deque[tuple[bytes, int]] = deque()
         self._live_bytes = 0
-        self._dropped = 0
+        self._dropped: dict[str, int] = {}
+        """What the other side has yet to be told, for a node by topic."""
         self._handed: deque[Handed] = deque()
         self._handed_bytes = 0
         self._turn = 0
@@ -162,10 +169,20 @@ class Subscription:
     def _drop_oldest(self) -> None:
         if not self._dropped:
             self.witness.slow("messages that are not persistent are dropped")
-        oldest, lost = self._live.popleft()
+        oldest, count = self._live.popleft()
         self._queue(live=-len(oldest))
-        self._dropped += lost
-        self.dropped_total += lost
+        self._count_dropped(read_topic(memoryview(oldest), 0) if self._is_feed else "", count)
+
+    def dropped_before(self, count: int) -> None:
+        """Messages that were not persistent are gone that another node had for it, too."""
+        self._count_dropped("", count)
+        self._wake()
+
+    def _count_dropped(self, topic: str, count: int) -> None:
+        if topic not in self._dropped and len(self._dropped) >= DROPPED_TOPICS_MAX:
+            topic = ""
+        self._dropped[topic] = self._dropped.get(topic, 0) + count
+        self.dropped_total += count
 
     def drop_live(self) -> None:
         """All that waits and is not persistent: there is no memory for it."""
@@ -319,9 +336,8 @@ class Subscription:
 
     def next_piece(self) -> Piece | None:
         if self._dropped:
-            frame = encode_control(Dropped(self.number, self._dropped))
-            self._dropped = 0
-            return Piece(frame)
+            topic, count = self._dropped.popitem()
+            return Piece(encode_control(Dropped(self.number, count, topic)))
         if self.credit_bytes <= 0:
             return None
         if not self._handed:

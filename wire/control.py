@@ -261,11 +261,12 @@ class Gap(Control):
 @dataclass(frozen=True, slots=True)
 class Dropped(Control):
     """node → client or peer: you were too slow; this many messages that were not persistent are
-    gone."""
+    gone. A peer is told of which topic, for it tells those of its clients that they were for."""
 
     TYPE = FrameType.DROPPED
     subscription: Amount
     count: Amount
+    topic: Text = ""
 
 
 @dataclass(frozen=True, slots=True)

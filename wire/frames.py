@@ -198,6 +198,12 @@ def read_header(view: memoryview, at: int) -> BatchHeader:
     return BatchHeader._make(HEADER.unpack_from(view, at))
 
 
+def read_topic(view: memoryview, at: int) -> str:
+    """The topic of the batch at `at`, unverified."""
+    topic_bytes = read_header(view, at).topic_bytes
+    return str(view[at + HEADER_BYTES : at + HEADER_BYTES + topic_bytes], "utf-8", "replace")
+
+
 def broker_seed(broker_id: BrokerId) -> int:
     """What a brokerId adds to the seed of its header hashes: computed once for each log."""
     return xxh3_64_intdigest(broker_id)

@@ -3,6 +3,7 @@
 from collections import Counter
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
+from functools import partial
 from itertools import permutations
 
 import pytest
@@ -375,6 +376,51 @@ def test_a_slow_consumer_of_another_nodes_log_is_moved_back_to_replay() -> None:
             await nothing_more(messages)
         (session_of_b,) = cluster["a"].node.peers.sessions.values()
         assert session_of_b.replays > 0
+
+
+@SEEDS
+def test_what_was_dropped_on_the_way_to_another_node_is_told_whom_it_was_for(seed: int) -> None:
+    """What waits for a node that cannot be reached for a moment, and is too much to be kept."""
+    dropped: Counter[str] = Counter()
+
+    @on_cluster(seed, "a", "b")
+    async def _(cluster: SimulatedCluster) -> None:
+        async with (
+            cluster.client("a", name="publisher") as publisher,
+            cluster.client("b", name="consumer") as consumer,
+            consumer.subscribe("/t/+", on_dropped=partial(count_in, dropped, "all")) as all_of_it,
+            consumer.subscribe("/t/1", on_dropped=partial(count_in, dropped, "one")) as one,
+            consumer.subscribe("/u", on_dropped=partial(count_in, dropped, "other")) as other,
+        ):
+            await cluster.until(lambda: len(cluster["a"].node.router) == 3)
+            cluster.network.partition("a", "b")
+            async with publisher.publisher("/t/1") as first, publisher.publisher("/t/2") as second:
+                for number in range(500):
+                    await first.send(b"%d" % number + bytes(20_000))
+                    await second.send(b"%d" % number + bytes(20_000))
+            await trio.sleep(0.2)
+            cluster.network.heal_all()
+            for topic in ("/t/1", "/t/2", "/u"):
+                await publisher.publish(topic, b"end")
+            ends = {"/t/1": 0, "/t/2": 0}
+            came: Counter[str] = Counter()
+            while 0 in ends.values():
+                for message in await take(all_of_it, 1):
+                    came[message.topic] += 1
+                    ends[message.topic] += message.payload == b"end"
+            ones = 0
+            while (await take(one, 1))[0].payload != b"end":
+                ones += 1
+            assert (await take(other, 1))[0].payload == b"end"
+            assert 0 < dropped["one"] < dropped["all"], "more came than is kept"
+            assert came.total() + dropped["all"] == 1002
+            assert ones + 1 + dropped["one"] == 501
+            assert ones + 1 == came["/t/1"]
+            assert not dropped["other"]
+
+
+def count_in(counts: Counter[str], name: str, messages: int) -> None:
+    counts[name] += messages
 
 
 @SEEDS
