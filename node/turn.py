@@ -11,7 +11,7 @@ RESTS: Final = 2
 """How many times as long as something for strangers has taken nothing is done for them after it:
 they have a third of the loop's time at most. Measured with 1,928 connections a second that come in
 bursts: persistent messages had 2.5 to 2.8 times the p99 of calm without a rest, 1.8 to 2.1 with one
-times, 1.6 with two times and 1.5 with three times, which was too slow for that many."""
+times, 1.6 to 1.8 with two times and 1.5 with three times, which was too slow for that many."""
 
 REST_MIN_S: Final = 0.001
 """No less is worth a rest: epoll waits for whole milliseconds."""
