@@ -29,7 +29,7 @@ LIVE_BYTES_MAX: Final = 4 * 1024 * 1024
 """Messages that are not persistent, waiting for one subscription: a burst of 30,000 small ones."""
 
 DROPPED_TOPICS_MAX: Final = 1000
-"""Of which another node is told what was dropped; of more it is told a number and no topic."""
+"""Topics of which another node is told what was dropped; of more it is told a number alone."""
 
 PIECE_BYTES: Final = 256 * 1024
 """What one subscription sends before the next has its turn."""
@@ -127,9 +127,9 @@ class Subscription:
         self._handed_bytes = 0
         self._turn = 0
         self.refill: Callable[[], None] = _nothing
+        """Ask for more to be handed over, when it has sent what it was handed."""
         self.fetched_logs: Container[LogId] = ()
         """Those that come to it from other nodes, or in part."""
-        """Ask for more to be handed over, when it has sent what it was handed."""
         self.witness = Witness()
         self.opened = False
         """Nothing is sent before the client knows its position."""
